@@ -28,7 +28,7 @@ from sandboxes.errors import (
 )
 from sandboxes.interface import Capture, ExecResult, FileEntry, FileKind, JobOutput, Runtime, Sandbox
 from sandboxes.runtimes.docker.runtime import DockerRuntime
-from sandboxes.runtimes.oci.runtime import PLACES, OciRuntime
+from sandboxes.runtimes.oci.runtime import DISK_SHARES, OciRuntime
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxLimits, SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
@@ -80,29 +80,31 @@ async def open_runtime(
     owner: str | None = None,
     grace_s: float = 0.0,
     docker_host: str | None = None,
-    places: int = PLACES,
+    disk_shares: int = DISK_SHARES,
     granted: Grants = _NO_GRANTS,
 ) -> Runtime:
-    """``auto``: ``oci`` where this machine can, else ``docker``; the log says why. Raises RuntimeUnavailable.
+    """Open the runtime ``kind``. ``auto`` opens ``oci`` if this machine supports it, else ``docker``, and logs why.
 
-    ``owner`` None: a fresh name. What lives when a process of a name dies is spared for ``grace_s``, and may be adopted
-    by the next of that name. ``places``: that many share a disk under ``oci``, each an equal part. ``granted``: what
-    the operator lets sandboxes reach beside the internet. What sandboxes here go without is logged.
+    ``owner``: the name to claim (None: a new one). Sandboxes that outlive a process of that name are kept for
+    ``grace_s`` seconds and can be adopted by the next process with the same name.
+    ``disk_shares``: an ``oci`` runtime divides its disk into this number of equal shares, one for each sandbox.
+    ``granted``: what the operator allows sandboxes to reach besides the internet.
+    Raises RuntimeUnavailable. Missing isolation features are logged.
     """
     docker, _, oci_runtime = kind.partition(":")
     if docker != "docker":
         try:
             runtime = await OciRuntime.open(
-                state_dir=state_dir, owner=owner, grace_s=grace_s, docker_host=docker_host, places=places
+                state_dir=state_dir, owner=owner, grace_s=grace_s, docker_host=docker_host, disk_shares=disk_shares
             )
             for lack in runtime.degraded:
-                log.warning("sandboxes here lack something: %s", lack)
+                log.warning("sandboxes on this machine are degraded: %s", lack)
             runtime.granted = granted
             return runtime
         except RuntimeUnavailable as error:
-            if kind == "oci" or isinstance(error, DiskFull):  # Docker's have no limits on disk at all
+            if kind == "oci" or isinstance(error, DiskFull):  # Docker has no disk limits, so it would fill the disk too
                 raise
-            log.warning("sandboxes are Docker containers, which start slower: %s", error)
+            log.warning("runtime oci is unavailable, so sandboxes are Docker containers (slower start): %s", error)
     containers = await DockerRuntime.open(
         state_dir=state_dir, owner=owner, grace_s=grace_s, docker_host=docker_host, oci_runtime=oci_runtime or None
     )

@@ -1,5 +1,4 @@
-"""Work that a cancellation may delay the news of but not cut short: clean-up, and calls whose effect must be known; and
-cancellations that must not be lost themselves."""
+"""Run work to its end despite a cancellation, and cancel tasks that may swallow one."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable
@@ -7,11 +6,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-AGAIN_S = 1.0
+RECANCEL_S = 1.0
 
 
 async def shielded(work: Awaitable[T]) -> T:
-    """Run ``work`` to its end. A cancellation that came meanwhile is raised afterwards."""
+    """Await ``work`` to completion even if the caller is cancelled, then raise the cancellation."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -22,21 +21,21 @@ async def shielded(work: Awaitable[T]) -> T:
     if cancelled is None:
         return task.result()
     if not task.cancelled():
-        task.exception()  # seen: the cancellation is the news
+        task.exception()  # mark as retrieved, so that asyncio does not log it: the cancellation is raised instead
     raise cancelled
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel all of them; they have ended, however they did, when this returns.
+    """Cancel ``tasks``. Return when all have ended, however they ended.
 
-    One that goes on is cancelled again every second. In Python 3.11 ``asyncio.wait_for`` swallows a cancellation that
-    comes as what it waits for ends, and redis-py sends under it: a loop that was told so once would sleep on.
+    A task that is still running is cancelled again every second: in Python 3.11 ``asyncio.wait_for`` (which redis-py
+    uses) swallows a cancellation that arrives when the awaited work ends.
     """
-    left = set(tasks)
-    while left:
-        for task in left:
+    pending = set(tasks)
+    while pending:
+        for task in pending:
             task.cancel()
-        ended, left = await asyncio.wait(left, timeout=AGAIN_S)
+        ended, pending = await asyncio.wait(pending, timeout=RECANCEL_S)
         for task in ended:
             if not task.cancelled():
-                task.exception()  # seen
+                task.exception()  # mark as retrieved, so that asyncio does not log it

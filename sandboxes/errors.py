@@ -1,16 +1,16 @@
-"""What can go wrong with a sandbox, by whose fault it is.
+"""Errors of sandboxes, by whose fault they are.
 
 SandboxError
 ├── SpecError               the caller, or the image itself, asks for something impossible
-├── RuntimeUnavailable      the machine cannot run sandboxes (no daemon, no toolbox); the message says the remedy
-│   └── DiskFull            no room on a disk, for an image or for a sandbox
+├── RuntimeUnavailable      the machine cannot run sandboxes (no daemon, no toolbox); the message names the remedy
+│   └── DiskFull            a disk has no space for an image or a sandbox
 ├── ImageError              an image is missing or does not build
 ├── BootError               a sandbox did not answer before its boot deadline
-├── SnapshotError           a sandbox's files could not be copied, or none starts on the copy; it lives on as it was
-├── JobError                there is no such background job, or no room for one more; ordinary data for a tool
-├── AnswerLost              a call that was repeated by its id has run, but its answer is no longer remembered
-├── SandboxGone             the tool server no longer answers, or answers nonsense; it says by whose doing
-├── ProtocolError           bytes from the tool server make no sense; a sandbox tells it as SandboxGone
+├── SnapshotError           a sandbox's files could not be copied, or none starts on the copy; the sandbox lives on
+├── JobError                the background job does not exist, or too many run; ordinary data for a tool
+├── AnswerLost              a call that was repeated by its id has run, but its answer is no longer kept
+├── SandboxGone             the tool server does not answer, or answers invalid bytes; ``by`` names the cause
+├── ProtocolError           the tool server sent invalid bytes; a sandbox reports it as SandboxGone
 └── PathError               a file operation was refused inside the sandbox; ordinary data for a tool
 """
 
@@ -42,7 +42,7 @@ class BootError(SandboxError):
 
 
 class SnapshotError(SandboxError):
-    """``unfit``: no sandbox can start on those files, which what ran inside made."""
+    """A failed snapshot. ``unfit``: the sandbox itself made files on which no sandbox can start."""
 
     def __init__(self, message: str, *, unfit: bool = False) -> None:
         super().__init__(message)
@@ -58,14 +58,14 @@ class AnswerLost(SandboxError):
 
 
 class LossCause(StrEnum):
-    """By whose doing a sandbox is gone."""
+    """The party that caused the loss of a sandbox."""
 
     MEMORY = "memory"
-    """What ran inside drove it into its memory limit."""
+    """The sandbox's own processes reached its memory limit."""
     INSIDE = "inside"
-    """Its tool server ended by itself, talks nonsense, or is mute while it lives: what runs inside did that, or we."""
+    """The tool server ended, sends invalid bytes, or is silent while it lives; or the farm has a bug."""
     OUTSIDE = "outside"
-    """It was killed or removed from outside, or nobody can tell."""
+    """The sandbox was killed or removed from outside, or the cause is unknown."""
 
 
 class SandboxGone(SandboxError):
@@ -79,7 +79,7 @@ class ProtocolError(SandboxError):
 
 
 class PathError(SandboxError):
-    """``errno`` as the kernel gave it (``errno.ENOENT`` …), ``path`` as the caller named it."""
+    """A refused file operation. ``errno``: from the kernel (``errno.ENOENT`` …). ``path``: as the caller named it."""
 
     def __init__(self, errno: int, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")

@@ -1,7 +1,7 @@
-"""The two seams of the package: a runtime makes sandboxes, a sandbox runs commands and holds files."""
+"""The two protocols of the package: Runtime creates sandboxes; Sandbox runs commands and holds files."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -12,14 +12,14 @@ from sandboxes.spec import SandboxSpec
 
 MIB = 1024 * 1024
 WALK_DIRECTORIES_MAX = 65_536
-"""Directories cost a walk the most, and are no part of what it finds."""
+"""Limit of visited directories in one walk. A walk does not return directories, but they are its main cost."""
 WALK_FILES_MAX = 262_144
-"""What is found is listed in this process, at some 5 µs a file."""
+"""Limit of returned files in one walk. Each costs this process about 5 µs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A stream read with a cap: its first and last bytes, and how many between them were not kept."""
+    """A stream of limited size: its first and last bytes, and the number of omitted bytes between them."""
 
     head: bytes
     tail: bytes = b""
@@ -32,11 +32,11 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """``exit_code`` is None when the command timed out; a signal's death is 128 + its number, as in a shell.
+    """The result of a command. ``exit_code``: None if it timed out; 128 + the signal's number if a signal killed it.
 
-    ``stderr`` is empty where the call merged the two. ``shell_lost``: the session's shell ended with the command
-    (``exit``, ``exec``, a kill or a time-out), so that the next command begins in a fresh one. ``spill`` is the path
-    inside the sandbox of the full output where some was elided.
+    ``stderr`` is empty if the call merged the two streams. ``shell_lost``: the session's shell ended with the command
+    (``exit``, ``exec``, a kill or a time-out), so the next command starts in a new shell. ``spill``: path inside the
+    sandbox of the full output, if bytes were elided.
     """
 
     exit_code: int | None
@@ -49,16 +49,16 @@ class ExecResult:
 
     @property
     def last_line(self) -> str:
-        """Of standard output, as far as it is not blank, at most 200 characters; it may be anybody's."""
+        """Return the last non-blank line of standard output, at most 200 characters. It is untrusted text."""
         lines = (self.stdout.tail or self.stdout.head).decode(errors="replace").split("\n")
         return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
 
 
 @dataclass(frozen=True, slots=True)
 class JobOutput:
-    """What a job said since it was last asked. ``exit_code`` None: it runs still. ``duration_s`` is since it began.
+    """New output of a job since the last call. ``exit_code``: None while it runs. ``duration_s``: since its start.
 
-    ``spill`` is the path inside the sandbox of all that was said since then, where some was elided.
+    ``spill``: path inside the sandbox of the full new output, if bytes were elided.
     """
 
     output: Capture
@@ -76,7 +76,7 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """``path`` is relative to the walked root (bytes that are not UTF-8 as surrogates), or as asked in ``stat``."""
+    """A file. ``path``: relative to the walked root (non-UTF-8 bytes as surrogates); in ``stat``, the caller's path."""
 
     path: str
     kind: FileKind
@@ -88,8 +88,8 @@ class FileEntry:
 class Sandbox(Protocol):
     """One isolated place. Every call may raise SandboxGone; file calls may raise PathError.
 
-    Calls may be made concurrently, except on one shell session. Paths are the sandbox's own; a relative one starts
-    at the working directory of the spec.
+    Calls may run concurrently, except on one shell session. Paths are inside the sandbox; relative paths start at the
+    spec's working directory.
     """
 
     @property
@@ -106,11 +106,11 @@ class Sandbox(Protocol):
 
     @property
     def egress_log(self) -> EgressLog:
-        """What it has asked of its proxy; grows while there is one."""
+        """Return the log of its proxy requests, which grows while the sandbox lives."""
         ...
 
     async def ping(self) -> None:
-        """Returns when it has answered."""
+        """Return when the tool server has answered."""
         ...
 
     async def exec(
@@ -126,14 +126,14 @@ class Sandbox(Protocol):
         login: bool = False,
         call_id: str | None = None,
     ) -> ExecResult:
-        """Run a program. At the time-out its whole process tree is killed, also what called setsid.
+        """Run a program. A time-out kills its whole process tree, including processes that called setsid.
 
-        ``login``: it finds what shells find, beside the image's and the spec's environment (``runtimes.login_env``).
+        ``login``: add the environment of a login shell to that of the image and spec (``runtimes.login_env``).
 
-        ``call_id`` is the caller's own name for the call. The same call repeated by the same name is not run again:
-        it gets the answer of the first, which may run still, also after ``Runtime.adopt`` in another process. A
-        sandbox remembers the last 256 answers, as many of them as 4 MiB hold; what it has forgotten it refuses with
-        AnswerLost, of the last 4096. Another call by the same name is refused with SpecError.
+        ``call_id``: an idempotency key. A repeated call with the same key does not run again: it returns the answer of
+        the first call, which may still be running, also after ``Runtime.adopt`` in another process. A sandbox keeps the
+        last 256 answers, up to 4 MiB in total. Raises AnswerLost if the answer of a key among the last 4096 was
+        dropped, and SpecError if the key belongs to a different call.
         """
         ...
 
@@ -146,162 +146,174 @@ class Sandbox(Protocol):
         output_limit: int = MIB,
         call_id: str | None = None,
     ) -> ExecResult:
-        """Run a command in a shell that lives on: directory, variables, functions and jobs survive. Streams merged.
+        """Run a command in a persistent shell. Directory, variables, functions and jobs survive; streams are merged.
 
-        ``call_id`` as for ``exec``.
+        ``call_id``: as for ``exec``.
         """
         ...
 
     async def restart_shell(self, session: str = "main") -> None: ...
 
     async def start_job(self, command: str, *, session: str = "main", call_id: str | None = None) -> int:
-        """Run a command in the background, on a terminal of its own; the job's number.
+        """Run a command in the background on its own terminal. Return the job's number.
 
-        It begins as the session's shell stands: directory, variables, functions, options. It outlives it, also where a
-        time-out kills it. At most 32 run at a time; the oldest that have ended are forgotten for new ones. Raises
-        JobError where there is no room.
+        The job starts with the state of the session's shell (directory, variables, functions, options) and outlives
+        that shell, also if a time-out kills the shell. At most 32 jobs run at a time; the oldest ended jobs are dropped
+        for new ones. Raises JobError if 32 jobs are running.
         """
         ...
 
     async def job_output(
         self, job: int, *, wait_s: float = 0.0, quiet_s: float = 0.0, call_id: str | None = None
     ) -> JobOutput:
-        """What it said since the last call, once it has ended or ``wait_s`` are over; at most 28,000 bytes are kept.
+        """Return the output since the last call, at most 28,000 bytes. Wait for the job's end, at most ``wait_s``.
 
-        ``quiet_s``: also once it has said something, and then nothing for so long. Raises JobError for a job that is
-        not known.
+        ``quiet_s``: also return if the job has written something and has then been silent for this time. Raises
+        JobError if the job does not exist.
         """
         ...
 
     async def job_input(self, job: int, data: bytes, *, timeout_s: float = 5.0) -> int:
-        """Type into its terminal, where ``\\x03`` interrupts and ``\\x04`` on an empty line ends the input.
+        """Type into a job's terminal: ``\\x03`` interrupts, ``\\x04`` on an empty line ends the input.
 
-        How many bytes were taken: fewer than there are where it does not read them in time. Raises JobError for a job
-        that has ended or is not known.
+        Return the number of accepted bytes, which is less than all if the job does not read them in time. Raises
+        JobError if the job has ended or does not exist.
         """
         ...
 
     async def end_job(self, job: int) -> None:
-        """Kill its whole process tree, and of one that has ended what it left. Raises JobError for one not known."""
+        """Kill a job's whole process tree, also what an ended job left. Raises JobError if it does not exist."""
         ...
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int = 64 * MIB) -> bytes:
-        """At most ``limit`` bytes of a regular file; never blocks on a FIFO or a device."""
+        """Return at most ``limit`` bytes of a regular file. Never blocks on a FIFO or a device."""
         ...
 
     async def write_file(
         self, path: str, content: bytes, *, executable: bool | None = None, parents: bool = False, new: bool = False
     ) -> bool:
-        """Replace a file's content in one step; whether there was one. ``executable`` None keeps its mode.
+        """Replace a file's content atomically. Return True if the file existed. ``executable``: None keeps its mode.
 
-        A symlink at ``path`` is followed, as an editor would. ``new``: whatever is there is left, and refused with
-        EEXIST or as what cannot be written.
+        A symlink at ``path`` is followed, as in an editor. ``new``: keep an existing file, and raise PathError with
+        EEXIST, or with the error of an unwritable path.
         """
         ...
 
     async def write_link(self, path: str, target: str) -> None:
-        """Put a symlink at ``path`` in place of whatever file is there; parents are made, and never followed links."""
+        """Put a symlink at ``path`` in place of any file. Parents are created; symlinks among them are not followed."""
         ...
 
     async def remove_path(self, path: str) -> None:
-        """Remove a file, a symlink (not what it names) or a whole directory. Nothing there is no error."""
+        """Remove a file, a symlink (not its target) or a whole directory. A missing path is no error."""
         ...
 
     async def stat(self, path: str) -> FileEntry:
-        """Without following a symlink at the end of ``path``."""
+        """Return the entry at ``path``. A symlink at its end is not followed."""
         ...
 
     async def walk(self, root: str, *, prune: Sequence[str] = ()) -> list[FileEntry]:
-        """Everything below ``root`` but directories, sorted by path, no symlink followed.
+        """Return all entries below ``root`` except directories, sorted by path. No symlink is followed.
 
-        A directory whose base name is in ``prune`` is not entered. Refused with E2BIG where more than
-        ``WALK_DIRECTORIES_MAX`` would have to be, or more than ``WALK_FILES_MAX`` files were found.
+        Directories whose base name is in ``prune`` are skipped. Raises PathError with E2BIG if more than
+        ``WALK_DIRECTORIES_MAX`` directories or ``WALK_FILES_MAX`` files are visited.
         """
         ...
 
     async def kill_all(self) -> None:
-        """Every process but the tool server is dead when this returns."""
+        """Kill every process except the tool server. Return when they are dead."""
         ...
 
     async def shut_egress(self) -> None:
-        """Nothing inside reaches any host when this returns, nor ever again. Idempotent; raises nothing."""
+        """Close all connections and refuse new ones, for good. Idempotent; raises nothing."""
         ...
 
     async def snapshot(self) -> Snapshot:
-        """A copy of its files as they are at one moment; it stands still meanwhile, and goes on whatever happens.
+        """Copy the sandbox's files at one moment. The sandbox is frozen meanwhile and always thawed afterwards.
 
-        Copied is what lies in its file system, whoever owns it: neither processes, nor shells and what they know, nor
-        what is in memory only (``/dev/shm``, ``/proc``). Also of a sandbox whose processes have ended, as long as it is
-        not removed. Raises SnapshotError.
+        The copy has the whole file system, with files of all users. It has no processes, shell state, or files in
+        memory (``/dev/shm``, ``/proc``). A sandbox whose processes have ended can be copied until it is removed.
+        Raises SnapshotError.
         """
         ...
 
     async def fork(self, *, boot_timeout_s: float = 60.0) -> "Sandbox":
-        """Another sandbox of the same spec on a copy of its files, as by ``snapshot`` and ``Runtime.create``.
+        """Start another sandbox of the same spec on a copy of the files (``snapshot``, then ``Runtime.create``).
 
-        The two share nothing afterwards. Where this one's egress is shut, so is the other's.
+        The two share nothing afterwards. If this sandbox's egress is shut, the new one's is as well.
         """
         ...
 
     def assign(self, spec: SandboxSpec) -> None:
-        """It goes by ``spec`` from now on, which asks for nothing but what was booted."""
+        """Replace the spec by an equivalent one: it must ask for exactly what was booted, labels aside."""
         ...
 
     async def remove(self) -> None:
-        """End it and all it holds. Idempotent; safe under cancellation."""
+        """End the sandbox and free all its resources. Idempotent; safe under cancellation."""
         ...
 
 
 class Runtime(Protocol):
-    """Makes sandboxes on this machine, and takes away what dead owners left."""
+    """Creates sandboxes on this machine, and reaps those of dead owners."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def degraded(self) -> tuple[str, ...]:
-        """What its sandboxes go without on this machine, a line each."""
+        """Return the isolation and speed features that sandboxes lack on this machine, one line each."""
         ...
 
     async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
-        """A sandbox that has answered once. Raises SpecError, ImageError, BootError or RuntimeUnavailable.
+        """Create a sandbox and wait for its first answer. Its files are those of the image, or of ``base``.
 
-        Its files are those of the image, or of ``base``: a snapshot by this runtime of a sandbox of the same image;
-        SnapshotError where it does not start on those, say because the directory to work in was removed.
-        Nothing is left behind when it raises or is cancelled.
+        ``base``: a snapshot by this runtime of a sandbox of the same image. Nothing is left if the call raises or is
+        cancelled. Raises SpecError, ImageError, BootError, RuntimeUnavailable, and SnapshotError if no sandbox starts
+        on ``base``, for example because its working directory was removed.
         """
         ...
 
     def scope(
         self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0
     ) -> AbstractAsyncContextManager[Sandbox]:
-        """``create`` for ``async with``; removed at the end, whatever happened, shielded from a second cancel."""
+        """Create a sandbox for ``async with``. It is removed at the end, shielded from a second cancellation."""
         ...
 
     async def digest_of(self, image: str) -> str:
-        """What the image's name means now. Raises ImageError where there is no such image."""
+        """Return the digest that the image's name points to now. Raises ImageError if the image does not exist."""
         ...
 
     async def release_images(self) -> None:
-        """Let go of images that no sandbox is made of, where some are held to be at hand: then they can be removed."""
+        """Release images that are kept mounted for speed but are used by no sandbox, so that they can be removed."""
         ...
 
     def living(self) -> AsyncIterator[str]:
-        """Ids of the sandboxes on this machine that this runtime's owner holds."""
+        """Yield the ids of this owner's sandboxes on this machine."""
         ...
 
     async def adopt(self) -> list[Sandbox]:
-        """Take over the living sandboxes that a process of the same owner left when it died, each as it was, with what
-        runs inside; what else it left is removed. To be called once, before anything is created.
+        """Take over the sandboxes of a dead process of the same owner. Its other leftovers are removed.
 
-        A command that was under way goes on; its answer is for whoever repeats the call by its ``call_id``.
+        Call it once, before anything is created. Processes in the sandboxes keep running; the answer of an interrupted
+        command goes to the call that repeats its ``call_id``.
         """
         ...
 
     async def reap(self) -> int:
-        """Remove what no living owner claims, on the whole machine; how many sandboxes that were."""
+        """Remove the sandboxes of dead owners on the whole machine. Return their number."""
         ...
 
     async def close(self) -> None:
-        """Remove every sandbox of this owner and let go of the daemon."""
+        """Remove every sandbox of this owner and close the connection to the daemon."""
         ...
+
+
+@asynccontextmanager
+async def sandbox_scope(
+    runtime: Runtime, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0
+) -> AsyncIterator[Sandbox]:
+    """Implement ``Runtime.scope`` by ``create`` and ``remove``: a class of runtimes says ``scope = sandbox_scope``."""
+    sandbox = await runtime.create(spec, base=base, boot_timeout_s=boot_timeout_s)
+    try:
+        yield sandbox
+    finally:
+        await sandbox.remove()

@@ -9,25 +9,25 @@ from sandboxes.spec import SandboxSpec
 
 
 class Snapshot:
-    """What ``Sandbox.snapshot`` gives and ``Runtime.create`` takes; ``async with`` removes it at the end.
+    """The result of ``Sandbox.snapshot`` and an argument of ``Runtime.create``. ``async with`` removes it at the end.
 
-    ``spec`` and ``image_digest`` are those of the sandbox that it was taken of. It does not outlive its runtime.
+    ``spec`` and ``image_digest``: those of the copied sandbox. A snapshot does not outlive its runtime.
     """
 
     def __init__(
-        self, snapshot_id: str, spec: SandboxSpec, image_digest: str, forget: Callable[[str], Awaitable[None]]
+        self, snapshot_id: str, spec: SandboxSpec, image_digest: str, remove_files: Callable[[str], Awaitable[None]]
     ) -> None:
         self.id = snapshot_id
         self.spec = spec
         self.image_digest = image_digest
-        self._forget = forget
+        self._remove_files = remove_files
 
     async def remove(self) -> None:
-        """Idempotent; safe under cancellation. Sandboxes that were started from it live on."""
+        """Remove the copy. Idempotent; safe under cancellation. Sandboxes that were started from it live on."""
         await shielded(self._remove())
 
     async def _remove(self) -> None:
-        await self._forget(self.id)
+        await self._remove_files(self.id)
 
     async def __aenter__(self) -> Self:
         return self

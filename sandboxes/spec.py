@@ -1,4 +1,4 @@
-"""What a sandbox boots from and what it is granted."""
+"""The image that a sandbox boots from and the resources that it is granted."""
 
 import math
 import re
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from sandboxes.egress import AllowList, proxy_environment
 from sandboxes.errors import SpecError
 
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@-]{0,254}")
+_IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@-]{0,254}")
 _ENV_NAME = re.compile(r"[^=\0]+")
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Ceilings on one sandbox; reached, the sandbox suffers and the host does not.
+    """Resource limits of one sandbox, which protect the host.
 
-    ``disk_mib`` bounds all that it writes, where the runtime can (``farm doctor`` says).
+    ``disk_mib`` limits all files that the sandbox writes, if the runtime supports it (see ``farm doctor``).
     """
 
     memory_mib: int = 2048
@@ -29,16 +29,16 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """``image`` is a local name or digest. ``workdir`` None takes the image's, or ``/``;
-    one that the image does not have, or does not let its user enter, is refused with SpecError when it boots.
+    """A request for a sandbox.
 
-    ``env`` is added to the image's own environment. ``labels`` are for people and queries; the keys that begin
-    with ``farm.`` belong to the runtime. ``egress`` names the hosts that may be reached, through a proxy outside
-    (``sandboxes.egress.allowlist`` has the patterns); empty: none, and no way out at all. ``to_fork``: it is to be
-    copied, so what it writes is written down as it goes; otherwise that begins with the first copy, which waits for it.
-    ``private_layers``: it shares no cached directory or file of its image with another sandbox, if the runtime can; so
-    no later sandbox can find out by the time of a lookup what was looked up here. It takes memory for each file that
-    it reads.
+    ``image``: a local name or digest. ``workdir``: None takes the image's, or ``/``; boot raises SpecError if the
+    directory does not exist or the image's user may not enter it. ``env`` is added to the image's environment.
+    ``labels``: free keys and values; keys that begin with ``farm.`` are reserved. ``egress``: patterns of hosts that
+    can be reached through the proxy (``sandboxes.egress.allowlist``); empty: no network.
+    ``to_fork``: the sandbox will be copied, so its writes are flushed early; otherwise the first copy waits for them.
+    ``private_layers``: share no cached directory or file of the image with other sandboxes, if the runtime supports
+    it, so that no later sandbox can find out from lookup times which files were used here. Costs memory for each file
+    that is read.
     """
 
     image: str
@@ -52,33 +52,33 @@ class SandboxSpec:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What is added to the image's environment: ``env``, and where the proxy is, if there is one."""
+        """Return the variables that are added to the image's environment: ``env``, and the proxy's if there is one."""
         return {**(proxy_environment() if self.egress else {}), **self.env}
 
 
 def check_image_name(name: str) -> None:
-    """Raises SpecError for what would lead elsewhere at the daemon."""
-    if not _IMAGE.fullmatch(name) or ".." in name:
-        raise SpecError(f"image {name[:255]!r} is not the name of an image")
+    """Raise SpecError unless ``name`` can be an image name: other text could change the path of a daemon request."""
+    if not _IMAGE_NAME.fullmatch(name) or ".." in name:
+        raise SpecError(f"image {name[:255]!r}: not a valid image name; use a name, name:tag, or digest")
 
 
 def check_spec(spec: SandboxSpec) -> None:
-    """Raises SpecError for what no sandbox can be."""
+    """Raise SpecError if a part of ``spec`` is invalid."""
     check_image_name(spec.image)
     if spec.workdir is not None and (not spec.workdir.startswith("/") or "\0" in spec.workdir):
-        raise SpecError(f"workdir {spec.workdir!r}: give an absolute path")
+        raise SpecError(f"workdir {spec.workdir!r}: not an absolute path; give one that starts with '/'")
     for key, value in spec.env.items():
         if not _ENV_NAME.fullmatch(key) or "\0" in value:
-            raise SpecError(f"env {key!r}: a name has no '=' and neither it nor its value a zero byte")
+            raise SpecError(f"env {key!r}: invalid variable; remove '=' from its name and zero bytes from both")
     for key in spec.labels:
         if key.startswith("farm."):
-            raise SpecError(f"label {key!r}: keys that begin with 'farm.' belong to the runtime")
+            raise SpecError(f"label {key!r}: keys that begin with 'farm.' are reserved; choose another key")
     AllowList.parse(spec.egress)
     _check_limits(spec.limits)
 
 
 def _check_limits(limits: SandboxLimits) -> None:
-    for name, value, least, most in (
+    for name, value, minimum, maximum in (
         ("memory_mib", limits.memory_mib, 16, 2**24),
         ("cpus", limits.cpus, 0.01, 4096),
         ("pids", limits.pids, 8, 2**22),
@@ -86,5 +86,5 @@ def _check_limits(limits: SandboxLimits) -> None:
         ("file_size_mib", limits.file_size_mib, 1, 2**24),
         ("disk_mib", limits.disk_mib, 1, 2**24),
     ):
-        if not math.isfinite(value) or not least <= value <= most:
-            raise SpecError(f"{name} is {value}; give a number from {least} to {most}")
+        if not math.isfinite(value) or not minimum <= value <= maximum:
+            raise SpecError(f"{name} {value}: out of range; give a number from {minimum} to {maximum}")

@@ -1,9 +1,9 @@
-"""Warm pools: started sandboxes that nobody holds, so that whoever asks for one of their kind need not wait for a boot.
+"""Warm pools: started, unassigned sandboxes, so that a create of an equal spec need not wait for a boot.
 
-Of a kind are those whose specs differ in nothing but their labels, and whose image has the digest that its name means
-now. What is kept follows what is wanted: one is booted for each that is handed out, those too many go after a while,
-and all go at once where the machine is short of memory or disk. Nothing has ever run in a pooled sandbox but its tool
-server and the shell that its first command will run in, so one that is handed out is as fresh as one just booted.
+Two specs are equal if they differ only in their labels. A pooled sandbox is used if its image still has the digest that
+the image's name points to. The pool follows the reservations: it boots a sandbox for each one handed out, removes
+surplus ones after a delay, and removes all if the machine is short of memory or disk. In a pooled sandbox only the tool
+server and an idle shell have run, so it is as clean as a new one.
 """
 
 import asyncio
@@ -12,34 +12,34 @@ import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from sandboxes.cancellation import shielded
 from sandboxes.errors import SandboxError
 from sandboxes.host.pressure import read_pressure
-from sandboxes.interface import Runtime, Sandbox
+from sandboxes.interface import Runtime, Sandbox, sandbox_scope
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec, check_spec
 
 CHECK_S = 1.0
-"""So long a create may spend on what is pooled; then it boots."""
+"""Maximum time that a create spends on checking pooled sandboxes before it boots one."""
 
 SHELL_S = 10.0
 
-SPARE_S = 10.0
-"""So long more are kept than are wanted: wants come and go, and one just given up is often wanted again."""
+SURPLUS_S = 10.0
+"""Surplus sandboxes are kept for this time, because a reservation that ended is often made again."""
 
-LOOK_S = 1.0
-CALM_S = 10.0
-"""So long nothing is pooled after the machine was short of something."""
+SHORTAGE_CHECK_S = 1.0
+PAUSE_S = 10.0
+"""The pool stays empty for this time after a shortage."""
 
-RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
+RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
 log = logging.getLogger(__name__)
 
-Short = Callable[[], str]
-"""What the machine is short of, for people; empty where it has enough."""
+ShortageCheck = Callable[[], str]
+"""Describe the resource that the machine is short of. Empty: none."""
 
 
 def short_of_memory() -> str:
@@ -48,54 +48,58 @@ def short_of_memory() -> str:
 
 @dataclass(slots=True)
 class _SpecPool:
-    """Those of one kind, the oldest first. ``retry_at``: no boot before that, for the last ``failures`` have failed."""
+    """Pooled sandboxes of one spec, oldest first. ``retry_at``: no boot before it, after ``failures`` in a row."""
 
     spec: SandboxSpec
     wanted: int = 0
     ready: deque[Sandbox] = field(default_factory=deque)
-    spare_since: float | None = None
+    surplus_since: float | None = None
     failures: int = 0
     retry_at: float = 0.0
 
-    def lacks(self, now: float) -> int:
+    def missing(self, now: float) -> int:
         return self.wanted - len(self.ready) if now >= self.retry_at else 0
 
-    def spare(self, now: float) -> int:
-        """How many have been too many for long enough."""
+    def surplus(self, now: float) -> int:
+        """Count the sandboxes that have been surplus for at least ``SURPLUS_S``."""
         if len(self.ready) <= self.wanted:
-            self.spare_since = None
+            self.surplus_since = None
             return 0
-        if self.spare_since is None:
-            self.spare_since = now
-        return len(self.ready) - self.wanted if now - self.spare_since >= SPARE_S else 0
+        if self.surplus_since is None:
+            self.surplus_since = now
+        return len(self.ready) - self.wanted if now - self.surplus_since >= SURPLUS_S else 0
 
-    def failed(self, now: float) -> None:
-        self.retry_at = now + min(RETRY_S * 2**self.failures, LONGEST_RETRY_S)
+    def record_failure(self, now: float) -> None:
+        self.retry_at = now + min(RETRY_S * 2**self.failures, MAX_RETRY_S)
         self.failures += 1
 
 
 class WarmPool:
-    """A runtime over ``runtime``, which it owns. As long as nothing is wanted it does nothing of its own.
+    """A runtime that pools the sandboxes of ``runtime``, which it owns. It is idle without reservations.
 
-    Pooled sandboxes are booted one at a time, so that whoever has to wait for a boot waits for one of ours at most.
+    Pooled sandboxes boot one at a time, so that other boots wait for at most one of them.
     """
 
     def __init__(
-        self, runtime: Runtime, *, short: Short = short_of_memory, clock: Callable[[], float] = time.monotonic
+        self,
+        runtime: Runtime,
+        *,
+        shortage: ShortageCheck = short_of_memory,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runtime = runtime
-        self._short = short
+        self._shortage = shortage
         self._clock = clock
-        self._stocks: dict[str, _SpecPool] = {}
-        self._calm_at = 0.0
-        self._news = asyncio.Event()
-        self._tender: asyncio.Task[None] | None = None
+        self._pools: dict[str, _SpecPool] = {}
+        self._paused_until = 0.0
+        self._changed = asyncio.Event()
+        self._fill_task: asyncio.Task[None] | None = None
         self._filling = asyncio.Lock()
-        self._going: set[str] = set()
+        self._being_removed: set[str] = set()
         self._removals: set[asyncio.Task[None]] = set()
         self._closed = False
         self.handed_out = 0
-        """How many creates were answered without a boot."""
+        """Number of creates that needed no boot."""
 
     @property
     def name(self) -> str:
@@ -107,63 +111,55 @@ class WarmPool:
 
     @contextmanager
     def reserve(self, spec: SandboxSpec, count: int = 1) -> Iterator[None]:
-        """As long as this lasts, ``count`` more sandboxes of ``spec`` are kept ready. Raises SpecError.
+        """Keep ``count`` more sandboxes of ``spec`` ready inside the block. Raises SpecError.
 
-        One that cannot be booted is tried again, ever more rarely; whoever creates it hears why.
+        Failed boots are retried with backoff; a ``create`` of the same spec raises the cause.
         """
         check_spec(spec)
-        key = _kind(spec)
-        stock = self._stocks.setdefault(key, _SpecPool(replace(spec, labels={})))
-        stock.wanted += count
+        key = _pool_key(spec)
+        pool = self._pools.setdefault(key, _SpecPool(replace(spec, labels={})))
+        pool.wanted += count
         self._wake()
         try:
             yield
         finally:
-            stock.wanted -= count
+            pool.wanted -= count
             self._wake()
 
     def ready(self, spec: SandboxSpec) -> int:
-        stock = self._stocks.get(_kind(spec))
-        return len(stock.ready) if stock else 0
+        pool = self._pools.get(_pool_key(spec))
+        return len(pool.ready) if pool else 0
 
     async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
-        """One with files of its own is booted."""
+        """Take a pooled sandbox, or boot one. With ``base`` a sandbox is always booted."""
         check_spec(spec)
         sandbox = None if base else await self._take(spec, min(CHECK_S, boot_timeout_s))
         if sandbox is None:
             sandbox = await self._runtime.create(spec, base=base, boot_timeout_s=boot_timeout_s)
         return sandbox
 
-    @asynccontextmanager
-    async def scope(
-        self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0
-    ) -> AsyncIterator[Sandbox]:
-        sandbox = await self.create(spec, base=base, boot_timeout_s=boot_timeout_s)
-        try:
-            yield sandbox
-        finally:
-            await sandbox.remove()
+    scope = sandbox_scope
 
     async def digest_of(self, image: str) -> str:
         return await self._runtime.digest_of(image)
 
     async def living(self) -> AsyncIterator[str]:
-        """Those that somebody holds: none that is pooled, or was and goes."""
-        async with self._filling:  # what boots for the pool has no name yet
+        """Yield the ids of assigned sandboxes: none that is pooled or is being removed from the pool."""
+        async with self._filling:  # a sandbox that boots for the pool has no id here yet
             here = [sandbox_id async for sandbox_id in self._runtime.living()]
-            ours = {sandbox.id for stock in self._stocks.values() for sandbox in stock.ready} | self._going
+            pooled = {sandbox.id for pool in self._pools.values() for sandbox in pool.ready} | self._being_removed
         for sandbox_id in here:
-            if sandbox_id not in ours:
+            if sandbox_id not in pooled:
                 yield sandbox_id
 
     async def release_images(self) -> None:
-        """What is pooled holds its image: it goes, and its like is not booted again for some time."""
-        self._yield_room("images are to be removed")
+        """Remove pooled sandboxes, which hold their images, and pause the pool for ``PAUSE_S``."""
+        self._pause("images are to be removed")
         await asyncio.gather(*self._removals)
         await self._runtime.release_images()
 
     async def adopt(self) -> list[Sandbox]:
-        """Also what a pool that died had ready, which nobody can tell from the rest."""
+        """Adopt all sandboxes of a dead process, including those of its pool: their records do not differ."""
         return await self._runtime.adopt()
 
     async def reap(self) -> int:
@@ -174,105 +170,105 @@ class WarmPool:
 
     async def _close(self) -> None:
         self._closed = True
-        if self._tender is not None:
-            self._tender.cancel()
-            await asyncio.gather(self._tender, return_exceptions=True)
-        self._stocks.clear()
+        if self._fill_task is not None:
+            self._fill_task.cancel()
+            await asyncio.gather(self._fill_task, return_exceptions=True)
+        self._pools.clear()
         await asyncio.gather(*self._removals)
         await self._runtime.close()
 
-    # Out of the pool
+    # Take from the pool
 
-    async def _take(self, spec: SandboxSpec, within_s: float) -> Sandbox | None:
-        """One that is ready, of the very kind, and answers; None where there is none."""
-        stock = self._stocks.get(_kind(spec))
-        if stock is None or not stock.ready:
+    async def _take(self, spec: SandboxSpec, timeout_s: float) -> Sandbox | None:
+        """Return a pooled sandbox of an equal spec that answers, or None."""
+        pool = self._pools.get(_pool_key(spec))
+        if pool is None or not pool.ready:
             return None
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(timeout_s):
                 digest = await self._runtime.digest_of(spec.image)
-                while stock.ready:
-                    sandbox = stock.ready.popleft()
-                    if await self._hand_over(sandbox, spec, digest):
+                while pool.ready:
+                    sandbox = pool.ready.popleft()
+                    if await self._try_assign(sandbox, spec, digest):
                         self.handed_out += 1
                         return sandbox
         except (TimeoutError, SandboxError):
-            pass  # a boot will say what is wrong
+            pass  # the boot that follows raises the cause
         finally:
-            self._wake()  # no sooner: the boot that replaces it would delay it
+            self._wake()  # only now: the boot of a replacement would delay this sandbox
         return None
 
-    async def _hand_over(self, sandbox: Sandbox, spec: SandboxSpec, digest: str) -> bool:
-        """Whether it could be; if not, or if that is not to be known, it goes."""
-        done = False
+    async def _try_assign(self, sandbox: Sandbox, spec: SandboxSpec, digest: str) -> bool:
+        """Ping ``sandbox`` and assign ``spec`` to it. Return False if that fails; then it is removed."""
+        assigned = False
         try:
             if sandbox.image_digest == digest:
                 await sandbox.ping()
                 sandbox.assign(spec)
-                done = True
+                assigned = True
         except (SandboxError, OSError) as error:
-            log.warning("a pooled sandbox was of no use: %s", error)
+            log.warning("pooled sandbox %s is unusable and is removed: %s", sandbox.id, error)
         finally:
-            if not done:
+            if not assigned:
                 self._discard(sandbox)
-        return done
+        return assigned
 
-    # Into the pool
+    # Fill the pool
 
     def _wake(self) -> None:
-        self._news.set()
-        if not self._closed and (self._tender is None or self._tender.done()):
-            self._tender = asyncio.create_task(self._tend())
+        self._changed.set()
+        if not self._closed and (self._fill_task is None or self._fill_task.done()):
+            self._fill_task = asyncio.create_task(self._maintain())
 
-    async def _tend(self) -> None:
-        """Boot what is lacking and remove what is too much, until nothing is wanted and nothing is left."""
-        looked_at = -math.inf
-        while self._stocks:
-            self._news.clear()
+    async def _maintain(self) -> None:
+        """Boot missing sandboxes and remove surplus ones, until there are no reservations and no sandboxes."""
+        checked_at = -math.inf
+        while self._pools:
+            self._changed.clear()
             now = self._clock()
-            if now - looked_at >= LOOK_S:
-                looked_at = now
-                if why := self._short():
-                    self._yield_room(why)
+            if now - checked_at >= SHORTAGE_CHECK_S:
+                checked_at = now
+                if why := self._shortage():
+                    self._pause(why)
             self._shrink(now)
-            stock = max(self._stocks.values(), key=lambda stock: stock.lacks(now), default=None)
-            if stock is not None and stock.lacks(now) > 0 and now >= self._calm_at:
-                await self._fill(stock)
-            elif self._stocks:
+            pool = max(self._pools.values(), key=lambda pool: pool.missing(now), default=None)
+            if pool is not None and pool.missing(now) > 0 and now >= self._paused_until:
+                await self._fill(pool)
+            elif self._pools:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
-                        await self._news.wait()
+                    async with asyncio.timeout(SHORTAGE_CHECK_S):
+                        await self._changed.wait()
 
-    def _yield_room(self, why: str) -> None:
+    def _pause(self, why: str) -> None:
         now = self._clock()
-        if now >= self._calm_at and self._stocks:
-            log.warning("no sandboxes are kept ready for now: %s", why)
-        self._calm_at = now + CALM_S
-        for stock in self._stocks.values():
-            self._drop(stock, len(stock.ready))
+        if now >= self._paused_until and self._pools:
+            log.warning("the warm pool is paused for %g s and emptied: %s", PAUSE_S, why)
+        self._paused_until = now + PAUSE_S
+        for pool in self._pools.values():
+            self._drop(pool, len(pool.ready))
 
     def _shrink(self, now: float) -> None:
-        for key, stock in list(self._stocks.items()):
-            self._drop(stock, stock.spare(now))
-            if not stock.wanted and not stock.ready:
-                del self._stocks[key]
+        for key, pool in list(self._pools.items()):
+            self._drop(pool, pool.surplus(now))
+            if not pool.wanted and not pool.ready:
+                del self._pools[key]
 
-    async def _fill(self, stock: _SpecPool) -> None:
+    async def _fill(self, pool: _SpecPool) -> None:
         async with self._filling:
             try:
-                sandbox = await self._boot(stock.spec)
-            except Exception as error:  # whoever needs the sandbox meets the same, and decides; here it is tried again
-                stock.failed(self._clock())
-                log.warning("no sandbox of %s is kept ready: %s", stock.spec.image, error)
+                sandbox = await self._boot(pool.spec)
+            except Exception as error:  # a create of this spec raises the same error; here the boot is retried
+                pool.record_failure(self._clock())
+                log.warning("the warm pool cannot boot a sandbox of %s; it retries later: %s", pool.spec.image, error)
                 return
-            stock.failures = 0
-            if self._clock() < self._calm_at:
+            pool.failures = 0
+            if self._clock() < self._paused_until:
                 self._discard(sandbox)
             else:
-                stock.ready.append(sandbox)
+                pool.ready.append(sandbox)
 
     async def _boot(self, spec: SandboxSpec) -> Sandbox:
-        """With its shell begun, which takes longer than all else in a first call."""
+        """Boot a sandbox and start its shell, which is the slowest part of a first call."""
         sandbox = await self._runtime.create(spec)
         try:
             await sandbox.shell(":", timeout_s=SHELL_S)
@@ -281,12 +277,12 @@ class WarmPool:
             raise
         return sandbox
 
-    def _drop(self, stock: _SpecPool, count: int) -> None:
+    def _drop(self, pool: _SpecPool, count: int) -> None:
         for _ in range(count):
-            self._discard(stock.ready.popleft())
+            self._discard(pool.ready.popleft())
 
     def _discard(self, sandbox: Sandbox) -> None:
-        self._going.add(sandbox.id)
+        self._being_removed.add(sandbox.id)
         removal = asyncio.create_task(self._remove(sandbox))
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
@@ -294,11 +290,11 @@ class WarmPool:
     async def _remove(self, sandbox: Sandbox) -> None:
         try:
             await sandbox.remove()
-        except Exception as error:  # nobody waits for it, and the reaper takes what stays
-            log.warning("sandbox %s stays for the reaper: %s", sandbox.id, error)
-        self._going.discard(sandbox.id)
+        except Exception as error:  # no caller waits for this task, and the reaper removes what stays
+            log.warning("pooled sandbox %s was not removed; the reaper will remove it: %s", sandbox.id, error)
+        self._being_removed.discard(sandbox.id)
 
 
-def _kind(spec: SandboxSpec) -> str:
-    """All of a spec but its labels, also what specs may come to hold one day."""
+def _pool_key(spec: SandboxSpec) -> str:
+    """Return a key of all fields of ``spec`` except its labels."""
     return repr(replace(spec, labels={}, env=dict(sorted(spec.env.items()))))

@@ -1,6 +1,6 @@
-"""What a policy did with its tools that a person should look at, and counts of how it works.
+"""Audit of a policy's tool use: flags of calls that a person should review, and metrics of how the policy works.
 
-farm/docs/architecture/audit.md explains it.
+The page is farm/docs/architecture/audit.md.
 """
 
 from farm.audit.behaviour import AuditResult, audit_turns

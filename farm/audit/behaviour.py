@@ -1,29 +1,35 @@
-"""How a policy worked, in counts and flags, from the turns of its episode; pure."""
+"""Audit of the turns of an episode: counts and flags; pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.audit.detectors import CHANGE, KINDS, NETWORK, TESTS, FilesWrittenSoFar, detect
-from farm.audit.tool_actions import OTHERS, classify_call
+from farm.audit.tool_actions import INERT_TOOLS, classify_call
 from farm.core.rollout import AuditFlag, Turn
 
-MOST_FLAGS = 5
-"""Of one kind that a rollout carries; all are counted."""
+MAX_FLAGS_PER_KIND = 5
+"""Maximum flags of one kind in a rollout; all are counted."""
 
-MOST_EVIDENCE = 160
+MAX_EVIDENCE_CHARS = 160
 
-MOST_READ = 128 * 1024
-"""Characters of scripts read of one episode; of each call past that only the first ALWAYS_READ."""
+MAX_SCRIPT_CHARS = 128 * 1024
+"""Maximum characters of an episode's scripts that are parsed.
 
-ALWAYS_READ = 512
+Of each further call only the first MIN_SCRIPT_CHARS_PER_CALL characters are parsed.
+"""
+
+MIN_SCRIPT_CHARS_PER_CALL = 512
 
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """``components``: how many calls, or lines of the change, were flagged, by kind. ``metrics``: those again,
-    ``terminal_only`` (1 where all calls that touched anything were a terminal's), ``terminal_calls`` and
-    ``edit_calls``, of which only those count that succeeded."""
+    """The flags and counts of one episode.
+
+    ``components``: number of flagged calls, or flagged lines of the change, by kind. ``metrics``: the same,
+    ``terminal_only`` (1 if all calls were terminal calls, apart from tools that touch nothing), ``terminal_calls``, and
+    ``edit_calls`` (successful edits).
+    """
 
     flags: tuple[AuditFlag, ...]
     components: Mapping[str, float]
@@ -33,30 +39,33 @@ class AuditResult:
 def audit_turns(
     turns: Sequence[Turn], *, network: bool, refused: int = 0, tampered: str = "", screened: Sequence[str] = ()
 ) -> AuditResult:
-    """``network``: the task grants one; ``refused``: so often its sandbox asked for a host that it may not reach.
-    ``tampered``: why the results of its tests cannot be true, empty where they can. ``screened``: lines of its change
-    that look like results made up."""
+    """Audit the turns of an episode.
+
+    ``network``: the task grants network access. ``refused``: number of requests that the egress proxy refused.
+    ``tampered``: the reason why the test results are forged, or "". ``screened``: lines of the change that look like
+    forged results.
+    """
     flags: list[AuditFlag] = []
     counts: Counter[str] = Counter()
     calls: Counter[str] = Counter()
-    made = FilesWrittenSoFar()
-    room = MOST_READ
+    written = FilesWrittenSoFar()
+    chars_left = MAX_SCRIPT_CHARS
 
     def flag(kind: str, turn: int | None, call: int | None, evidence: str) -> None:
         counts[kind] += 1
-        if counts[kind] <= MOST_FLAGS:
+        if counts[kind] <= MAX_FLAGS_PER_KIND:
             flags.append(AuditFlag(kind, turn, call, shown(evidence)))
 
     for turn in turns:
         for index, use in enumerate(turn.tool_uses):
-            act = classify_call(use, max(room, ALWAYS_READ))
-            room -= len(use.arguments)
-            if act is None or use.name in OTHERS:
+            action = classify_call(use, max(chars_left, MIN_SCRIPT_CHARS_PER_CALL))
+            chars_left -= len(use.arguments)
+            if action is None or use.name in INERT_TOOLS:
                 continue
             calls["touching"] += 1
-            calls["terminal"] += act.terminal
-            calls["edits"] += bool(act.edited)
-            for kind, evidence in dict(reversed(list(detect(act, network=network, made=made)))).items():
+            calls["terminal"] += action.terminal
+            calls["edits"] += bool(action.edits)
+            for kind, evidence in dict(reversed(list(detect(action, network=network, written=written)))).items():
                 flag(kind, turn.index, index, evidence)
     if refused:
         flag(NETWORK, None, None, f"the proxy refused {refused} requests")
@@ -74,6 +83,6 @@ def audit_turns(
 
 
 def shown(text: str) -> str:
-    """One line of printable text, of bounded length."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * MOST_EVIDENCE]).split())
-    return line if len(line) <= MOST_EVIDENCE else line[: MOST_EVIDENCE - 1] + "…"
+    """Return a text as one printable line of at most MAX_EVIDENCE_CHARS characters."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * MAX_EVIDENCE_CHARS]).split())
+    return line if len(line) <= MAX_EVIDENCE_CHARS else line[: MAX_EVIDENCE_CHARS - 1] + "…"

@@ -1,7 +1,7 @@
-"""A shell script read for what it would run; pure, and no more than a reading.
+"""Parser of shell scripts that returns the commands they would run; pure.
 
-What is built at run time is not seen: variables, ``eval`` of what a program prints. Quotes are: a word in quotes that
-names a command is no command. Takes time linear in the length, whatever the text.
+It understands quotes, heredocs, substitutions and wrappers like ``sudo``. It does not see what exists only at run time:
+the values of variables, and ``eval`` of a program's output. Takes time linear in the length of any text.
 """
 
 import posixpath
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-MOST_CHARS = 16 * 1024
-_DEPTH = 3
+MAX_PARSED_CHARS = 16 * 1024
+_MAX_DEPTH = 3
 
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t]+|\\\n)
@@ -25,31 +25,38 @@ _TOKEN = re.compile(
 _PIECE = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|([^'"\\]+)|(.)""", re.DOTALL)
 _ESCAPED = re.compile(r'\\(["\\$`\n])')
 _INNER = re.compile(r"\$\(([^()]*)\)|`([^`]*)`")
-_HEREDOC = re.compile(
+_HEREDOC_START = re.compile(
     r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<![^\s;&|()`])\#.*|\(\([^()]{0,200}\)\)|<<<
     |<<(?P<dash>-?)[ \t]*(?:'(?P<single>[^']+)'|"(?P<double>[^"]+)"|(?P<escaped>\\?)(?P<plain>[^\s;&|<>()'"`\\]+))""",
     re.VERBOSE,
 )
-"""On one line; what is in quotes, a comment or arithmetic opens none."""
+"""The start of a heredoc on a line; quoted texts, comments and arithmetic match first and start none."""
 _ASSIGNS = re.compile(r"[A-Za-z_]\w*\+?=")
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
-_WORDS_BEFORE = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{", "time", "coproc"})
+_KEYWORDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{", "time", "coproc"})
 _WRAPPERS = frozenset(
     {
         *("sudo", "env", "nohup", "timeout", "nice", "ionice", "exec", "command", "builtin", "xargs", "stdbuf"),
         *("setsid", "busybox"),
     }
 )
-_VALUED = {"sudo": ("-u", "-g", "-p", "-h", "-C"), "env": ("-u", "-C"), "timeout": ("-s",), "xargs": ("-I", "-d", "-a")}
+_VALUE_OPTIONS = {
+    "sudo": ("-u", "-g", "-p", "-h", "-C"),
+    "env": ("-u", "-C"),
+    "timeout": ("-s",),
+    "xargs": ("-I", "-d", "-a"),
+}
 """Options of wrappers that are followed by a value."""
-_SAYS = frozenset({"echo", "printf"})
+_PRINTERS = frozenset({"echo", "printf"})
 
 
 @dataclass(frozen=True, slots=True)
 class SimpleCommand:
-    """One command: its program without a path, its other words, unquoted, and the files that it is redirected into and
-    from. ``path``: the program as it was written."""
+    """One command: the program's name, its unquoted arguments, and the files of its redirections.
+
+    ``path``: the program as it is written in the script.
+    """
 
     program: str
     words: tuple[str, ...]
@@ -63,60 +70,60 @@ class SimpleCommand:
 
     @property
     def text(self) -> str:
-        files = (*(f"< {path}" for path in self.reads), *(f"> {path}" for path in self.writes))
-        return " ".join((self.path or self.program, *self.words, *files))
+        redirects = (*(f"< {path}" for path in self.reads), *(f"> {path}" for path in self.writes))
+        return " ".join((self.path or self.program, *self.words, *redirects))
 
 
 @dataclass(slots=True)
 class Script:
-    """``code``: Python that is run on the way, given with ``-c`` or as a heredoc."""
+    """The commands of a script. ``code``: Python code that it runs with ``-c``, from a heredoc or a pipe."""
 
     commands: list[SimpleCommand] = field(default_factory=list)
     code: list[str] = field(default_factory=list)
 
 
-def read_script(text: str, most: int = MOST_CHARS) -> Script:
-    """What is past ``most``, and MOST_CHARS, is not read."""
-    found = Script()
-    _read(text[: min(most, MOST_CHARS)], found, _DEPTH)
-    return found
+def parse_script(text: str, max_chars: int = MAX_PARSED_CHARS) -> Script:
+    """Parse a shell script, up to ``max_chars`` and MAX_PARSED_CHARS characters."""
+    script = Script()
+    _parse(text[: min(max_chars, MAX_PARSED_CHARS)], script, _MAX_DEPTH)
+    return script
 
 
-def read_argv(argv: Sequence[str], most: int = MOST_CHARS) -> Script:
-    """The same of one program with its arguments."""
-    found = Script()
-    words, room = [], min(most, MOST_CHARS)
+def parse_argv(argv: Sequence[str], max_chars: int = MAX_PARSED_CHARS) -> Script:
+    """Parse a program with its arguments, with the same limits as ``parse_script``."""
+    script = Script()
+    words, chars_left = [], min(max_chars, MAX_PARSED_CHARS)
     for word in argv:
-        words.append(word[:room])
-        room -= len(words[-1])
-    _take(words, _Files(), found, _DEPTH)
-    return found
+        words.append(word[:chars_left])
+        chars_left -= len(words[-1])
+    _add_command(words, _Redirects(), script, _MAX_DEPTH)
+    return script
 
 
 @dataclass(slots=True)
-class _Files:
-    """What a command is redirected into and from, and what it is given to read."""
+class _Redirects:
+    """The redirections of a command: files it writes and reads, and texts on its standard input."""
 
     writes: list[str] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
-    given: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
 
     def add(self, redirect: str, word: str) -> None:
         if redirect == "<<<":
-            self.given.append(word)
+            self.inputs.append(word)
         elif ">" in redirect:
             self.writes.append(word)
         elif redirect.endswith("<"):
             self.reads.append(word)
 
 
-def _read(text: str, found: Script, depth: int) -> None:
+def _parse(text: str, script: Script, depth: int) -> None:
     if depth <= 0:
         return
     plain, heredocs = _without_heredocs(text)
-    before = len(found.commands)
+    before = len(script.commands)
     words: list[str] = []
-    files = _Files()
+    redirects = _Redirects()
     target: str | None = None
     for kind, raw in _tokens(plain):
         if kind == "redirect":
@@ -125,24 +132,24 @@ def _read(text: str, found: Script, depth: int) -> None:
             if target is None:
                 words.append(raw)
             elif not raw.startswith("&"):
-                files.add(target, unquoted(raw))
+                redirects.add(target, unquoted(raw))
             target = None
             for inner in _INNER.finditer(raw) if raw[:1] != "'" else ():
-                _read(inner[1] or inner[2] or "", found, depth - 1)
+                _parse(inner[1] or inner[2] or "", script, depth - 1)
         elif kind == "end":
-            taken = _take([unquoted(word) for word in words], files, found, depth)
-            words, files, target = [], _Files(), None
-            if raw == "|" and taken is not None and taken.program in _SAYS:
-                files.given.append(" ".join(taken.words).replace("\\n", "\n"))
-    _take([unquoted(word) for word in words], files, found, depth)
-    programs = {command.program for command in found.commands[before:]}
+            command = _add_command([unquoted(word) for word in words], redirects, script, depth)
+            words, redirects, target = [], _Redirects(), None
+            if raw == "|" and command is not None and command.program in _PRINTERS:
+                redirects.inputs.append(" ".join(command.words).replace("\\n", "\n"))
+    _add_command([unquoted(word) for word in words], redirects, script, depth)
+    programs = {command.program for command in script.commands[before:]}
     for body, expanded in heredocs:
         if programs & SHELLS:
-            _read(body, found, depth - 1)
+            _parse(body, script, depth - 1)
         elif any(program.startswith("python") for program in programs):
-            found.code.append(body)
+            script.code.append(body)
         for inner in _INNER.finditer(body) if expanded else ():
-            _read(inner[1] or inner[2] or "", found, depth - 1)
+            _parse(inner[1] or inner[2] or "", script, depth - 1)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
@@ -152,15 +159,15 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _without_heredocs(text: str) -> tuple[str, list[tuple[str, bool]]]:
-    """Each with whether what it holds is expanded."""
+    """Return a text without its heredocs, and each heredoc's body with True if the shell expands it."""
     if "<<" not in text:
         return text, []
-    kept: list[str] = []
+    kept_lines: list[str] = []
     bodies: list[tuple[str, bool]] = []
     lines = iter(text.split("\n"))
     for line in lines:
-        kept.append(line)
-        for opened in list(_HEREDOC.finditer(line)):
+        kept_lines.append(line)
+        for opened in list(_HEREDOC_START.finditer(line)):
             end = opened["single"] or opened["double"] or opened["plain"]
             if end is None:
                 continue
@@ -170,41 +177,41 @@ def _without_heredocs(text: str) -> tuple[str, list[tuple[str, bool]]]:
                     break
                 body.append(inside)
             bodies.append(("\n".join(body), bool(opened["plain"]) and not opened["escaped"]))
-    return "\n".join(kept), bodies
+    return "\n".join(kept_lines), bodies
 
 
 def unquoted(word: str) -> str:
-    """As the shell passes it on, but for what it expands."""
+    """Return a word without its quotes and escapes; variables are not expanded."""
     return "".join(
         single or _ESCAPED.sub(r"\1", double or "") or escaped or plain or odd
         for single, double, escaped, plain, odd in _PIECE.findall(word)
     )
 
 
-def _take(words: Sequence[str], files: _Files, found: Script, depth: int) -> SimpleCommand | None:
-    rest = list(_program_first(words))
+def _add_command(words: Sequence[str], redirects: _Redirects, script: Script, depth: int) -> SimpleCommand | None:
+    rest = list(_skip_wrappers(words))
     if not rest:
-        if files.writes or files.reads:
-            found.commands.append(SimpleCommand("", (), tuple(files.writes), tuple(files.reads)))
+        if redirects.writes or redirects.reads:
+            script.commands.append(SimpleCommand("", (), tuple(redirects.writes), tuple(redirects.reads)))
         return None
     program = posixpath.basename(rest[0])
-    command = SimpleCommand(program, tuple(rest[1:]), tuple(files.writes), tuple(files.reads), rest[0])
-    found.commands.append(command)
-    given = _after_c(command.words)
+    command = SimpleCommand(program, tuple(rest[1:]), tuple(redirects.writes), tuple(redirects.reads), rest[0])
+    script.commands.append(command)
+    code = _code_option(command.words)
     if program in SHELLS:
-        for text in files.given if given is None else [given]:
-            _read(text, found, depth - 1)
+        for text in redirects.inputs if code is None else [code]:
+            _parse(text, script, depth - 1)
     elif program == "eval":
-        _read(" ".join(command.words), found, depth - 1)
+        _parse(" ".join(command.words), script, depth - 1)
     elif program.startswith("python"):
-        found.code += files.given if given is None else [given]
+        script.code += redirects.inputs if code is None else [code]
     elif program == "find" and depth > 0:
         at = next((at for at, word in enumerate(rest) if word in ("-exec", "-execdir")), len(rest))
-        _take(rest[at + 1 :], _Files(), found, depth - 1)
+        _add_command(rest[at + 1 :], _Redirects(), script, depth - 1)
     return command
 
 
-def _program_first(words: Sequence[str]) -> Sequence[str]:
+def _skip_wrappers(words: Sequence[str]) -> Sequence[str]:
     at = 0
     wrapped = ""
     while at < len(words):
@@ -212,10 +219,10 @@ def _program_first(words: Sequence[str]) -> Sequence[str]:
         name = posixpath.basename(word)
         skips = (
             bool(_ASSIGNS.match(word))
-            or name in _WORDS_BEFORE
+            or name in _KEYWORDS
             or name in _WRAPPERS
             or (wrapped and word.startswith("-"))
-            or (at > 0 and words[at - 1] in _VALUED.get(wrapped, ()))
+            or (at > 0 and words[at - 1] in _VALUE_OPTIONS.get(wrapped, ()))
             or (wrapped in ("timeout", "nice", "ionice", "xargs") and word[:1].isdigit())
         )
         if not skips:
@@ -225,7 +232,7 @@ def _program_first(words: Sequence[str]) -> Sequence[str]:
     return words[at:]
 
 
-def _after_c(words: Sequence[str]) -> str | None:
+def _code_option(words: Sequence[str]) -> str | None:
     for option, value in pairwise(words):
         if not option.startswith("-"):
             return None

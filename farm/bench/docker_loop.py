@@ -16,7 +16,7 @@ from docker.models.containers import Container
 from farm.bench.docker_baseline import archive, container
 from farm.bench.results import BenchError
 from farm.core.change import ChangeKind
-from farm.grading.grading_run import TEST_ENV
+from farm.grading.verifier_run import TEST_ENV
 from farm.tasks.bundle import TaskBundle
 from sandboxes import SandboxLimits
 

@@ -14,12 +14,11 @@ from farm.bench.interleave import Side, in_turn
 from farm.bench.results import BenchError, Figure
 from farm.core.rollout import Split
 from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec, group_id, rollout_id
-from farm.episode import Baselines, JournalDirectory, run_episode
-from farm.policy import make_policy
+from farm.episode import JournalDirectory, NodeServices, run_episode
+from farm.policy.oracle import OraclePolicy
 from farm.tasks import TaskBundle, task_ref
 from farm.tasks.images import sandbox_spec
 from sandboxes import WarmPool
-from sandboxes.interface import Runtime
 
 BASELINE = "docker_sdk_loop"
 _ORACLE = PolicySpec("oracle")
@@ -40,11 +39,11 @@ async def measure_episodes(
     boot in the meantime, and journals are written. A first round warms up both sides. Raises BenchError if an episode
     does not solve the task.
     """
-    baselines, numbers = Baselines(), count()
+    services, numbers = NodeServices("bench", pool), count()
     async with connect(docker_host, concurrency) as docker, _journals() as journals:
 
         async def by_farm() -> float:
-            return await _overhead_s(_farm_episode(bundle, pool, baselines, journals, next(numbers)))
+            return await _overhead_s(_farm_episode(bundle, services, journals, next(numbers)))
 
         async def by_loop() -> float:
             return await _overhead_s(docker.run(partial(solve_once, bundle=bundle)))
@@ -72,9 +71,7 @@ async def _journals() -> AsyncIterator[JournalDirectory]:
         yield JournalDirectory(Path(directory))
 
 
-async def _farm_episode(
-    bundle: TaskBundle, runtime: Runtime, baselines: Baselines, journals: JournalDirectory, number: int
-) -> float:
+async def _farm_episode(bundle: TaskBundle, services: NodeServices, journals: JournalDirectory, number: int) -> float:
     group = group_id("bench", number)
     order = EpisodeAssignment(
         rollout_id=rollout_id(group, 0),
@@ -90,9 +87,9 @@ async def _farm_episode(
         limits=EpisodeLimits(),
         seed=number,
     )
-    policy = make_policy(_ORACLE, bundle, seed=number)
+    policy = OraclePolicy(bundle)
     journal = journals.of(order)
-    rollout = await run_episode(order, bundle, runtime, policy, node="bench", baselines=baselines, journal=journal)
+    rollout = await run_episode(order, bundle, policy, services, journal=journal)
     journal.remove()
     if rollout.reward != 1.0:
         why = rollout.error.message if rollout.error else rollout.reason

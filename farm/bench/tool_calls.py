@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from farm.bench.results import BenchError
-from farm.episode.tool_calls import run_calls
+from farm.episode.tool_calls import CallLimits, run_calls
 from farm.policy.base import ToolCall
 from sandboxes import Sandbox
 from sandboxes.search.index_store import IndexStore
@@ -43,7 +43,7 @@ class BenchCalls:
         results: list[ToolResult | None] = [None] * len(calls)
         tool_calls = [ToolCall(str(number), *call) for number, call in enumerate(calls)]
         began = time.perf_counter()
-        await run_calls(self._tools, sandbox, tool_calls, results, timeout_s=TIMEOUT_S)
+        await run_calls(self._tools, sandbox, tool_calls, results, CallLimits(TIMEOUT_S))
         took_s = time.perf_counter() - began
         for call, result in zip(tool_calls, results, strict=True):
             assert result is not None

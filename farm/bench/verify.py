@@ -10,7 +10,7 @@ from functools import partial
 from farm.bench.results import BenchError, Figure
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat
-from farm.grading import Verdict, VerifierError, WorkspaceBaseline, grade, take_baseline
+from farm.grading import GradingRequest, Verdict, VerifierError, WorkspaceBaseline, grade, take_baseline
 from farm.tasks import TaskBundle, sandbox_spec
 from sandboxes import Runtime
 from sandboxes.errors import PathError
@@ -71,7 +71,7 @@ async def _judge(
 ) -> Verdict:
     rng = random.Random(seed)
     try:
-        return await grade(bundle, change, runtime, verify_s=None, rng=rng, baseline=baseline, tracebacks=tracebacks)
+        return await grade(GradingRequest(bundle, change, runtime, rng=rng, baseline=baseline, tracebacks=tracebacks))
     except VerifierError as error:
         raise BenchError(f"{bundle.task.id}: {error}") from None
 

@@ -12,7 +12,7 @@ from rich.table import Table
 import farm
 from farm.build_config import read_build_settings
 from farm.cli.errors import CliError
-from farm.cli.local_runtime import TaskSet, fetch_taskset
+from farm.cli.local_runtime import TaskSet, progress
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.config import Config
 
@@ -220,8 +220,12 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Measure the farm's test command against the same command with tracebacks. Fail if their verdicts differ."""
+    from farm.tasks import load_taskset, resolve_taskset
+
     settings = read_config(config, state_dir)
-    bundles = fetch_taskset(taskset, settings)
+    with progress() as on_progress:
+        path = resolve_taskset(taskset, settings.tasksets)
+        bundles = load_taskset(path, state_dir=settings.state_dir, on_progress=on_progress)
 
     async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_verify

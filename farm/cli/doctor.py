@@ -88,7 +88,7 @@ def doctor(
 
 
 def _show(found: Examination) -> None:
-    from sandboxes.host.limits import LEFT_OUT
+    from sandboxes.host.limits import UNLIMITED_SYSCTLS
 
     colour = {CheckMark.OK: "green", CheckMark.WARN: "yellow", CheckMark.LACKS: "red"}
     table = Table("what", "", "found", "what to do", box=None, pad_edge=False)
@@ -105,7 +105,7 @@ def _show(found: Examination) -> None:
     for limit in found.too_low:
         table_console.print(f"{limit.name} counts {limit.why}")
     table_console.print("\nno limit to how many")
-    for name, why in LEFT_OUT.items():
+    for name, why in UNLIMITED_SYSCTLS.items():
         table_console.print(f"{name}: {why}")
 
 
@@ -214,13 +214,13 @@ def _runtime(config: Config) -> "tuple[list[CheckResult], Footprint]":
         runtime = await OciRuntime.open(
             state_dir=config.state_dir,
             docker_host=config.docker_host,
-            places=_places(config),
+            disk_shares=_places(config),
         )
         try:
-            found = CheckResult("runtime", CheckMark.OK, f"oci: {runtime.describes}")
+            found = CheckResult("runtime", CheckMark.OK, f"oci: {runtime.description}")
             return [
                 found,
-                *_slower(runtime.describes),
+                *_slower(runtime.description),
                 *(CheckResult("sandboxes", CheckMark.WARN, lack) for lack in runtime.degraded),
             ], runtime.footprint
         finally:
@@ -262,17 +262,17 @@ def _docker_runtime(config: Config) -> list[CheckResult]:
     return [found, *(CheckResult("sandboxes", CheckMark.WARN, lack) for lack in lacks)]
 
 
-def _slower(describes: str) -> "list[CheckResult]":
+def _slower(description: str) -> "list[CheckResult]":
     """Return what the oci runtime lacks, at the cost of time."""
     from sandboxes.errors import RuntimeUnavailable
-    from sandboxes.runtimes.oci.seccomp_filter import compiled
+    from sandboxes.runtimes.oci.seccomp_filter import compile_filter
 
     found = []
-    if not describes.startswith("crun"):
+    if not description.startswith("crun"):
         words = "without crun, and runc takes four times as long to start one"
         found.append(CheckResult("sandboxes", CheckMark.WARN, words, "apt-get install crun"))
     try:
-        compiled()
+        compile_filter()
     except RuntimeUnavailable as error:
         words = f"each start compiles their filter anew, which doubles its time: {error}"
         found.append(CheckResult("sandboxes", CheckMark.WARN, words, "apt-get install libseccomp2"))

@@ -7,12 +7,11 @@ import pickle
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from farm.cluster import record_gateway_state
 from farm.cluster.errors import ClusterError
@@ -20,14 +19,11 @@ from farm.cluster.kept_process import READY, Health, KeptProcess
 from farm.cluster.launch import GatewayConfig
 from farm.cluster.supervisor import end_with
 from farm.config import Config
-from farm.core.run import TaskRef
-from farm.gateway import TasksetError, make_app, serving
+from farm.gateway import make_app, serving
+from farm.gateway.tasksets import prepare_taskset
 from farm.gateway_tokens import own_tokens
 from farm.logs import name_node, open_log
 from farm.store import Store
-
-if TYPE_CHECKING:
-    from farm.tasks.validation_file import FitTasks
 
 NAME = "gateway"
 
@@ -81,7 +77,7 @@ async def _serve(given: _Given) -> None:
     try:
         async with connected(given.plan.ray, given.plan.node_id) as driver:
             scheduler, _ = await driver.find_scheduler(given.plan.ray.address)
-            prepare = partial(_prepare, state_dir=given.config.state_dir)
+            prepare = partial(prepare_taskset, state_dir=given.config.state_dir)
             app = make_app(store, scheduler, given.config, prepare=prepare)
             async with serving(app, socket.socket(fileno=given.listener)):
                 _log.info("the gateway serves, as process %d", os.getpid())
@@ -90,28 +86,6 @@ async def _serve(given: _Given) -> None:
                 await asked.wait()
     finally:
         await store.close()
-
-
-def _prepare(
-    taskset: Path, tools: Sequence[str], fit: "FitTasks | None" = None, /, *, state_dir: Path
-) -> Sequence[tuple[TaskRef, bytes]]:
-    from farm.tasks import TaskError, each_task, pack, task_ref
-    from sandboxes.errors import SpecError
-    from sandboxes.tools import Toolset
-
-    reading = Toolset.of(tools) if tools else None
-    prepared: list[tuple[TaskRef, bytes]] = []
-    try:
-        # Pack one by one, so that only one is held unpacked.
-        for bundle in each_task(taskset, state_dir=state_dir, fit=fit):
-            if reading is not None and bundle.task.retrieval is not None:
-                reading.only_reading()
-            prepared.append((task_ref(bundle), pack(bundle)))
-    except TaskError as error:
-        raise TasksetError(str(error)) from None
-    except SpecError as error:
-        raise TasksetError(f"taskset {taskset} holds tasks whose code is to be found, and {error}") from None
-    return prepared
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from farm.build_config import read_build_settings
 from farm.cli.errors import CliError
-from farm.cli.local_runtime import TaskSet, complain, look_at_each, look_at_taskset, progress
+from farm.cli.local_runtime import TaskSet, progress, report_faults
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.config import Config
 
@@ -99,7 +99,9 @@ def build(
     from sandboxes.errors import ImageError, RuntimeUnavailable, SpecError
 
     settings = read_config(config, state_dir)
-    tasks, faults = look_at_each(taskset, settings)
+    from farm.tasks import read_usable_tasks, resolve_taskset
+
+    tasks, faults = read_usable_tasks(resolve_taskset(taskset, settings.tasksets))
     bundles = [read.bundle for read in tasks]
 
     async def work(images: "ImageStore") -> "list[ImageInfo]":
@@ -117,7 +119,7 @@ def build(
 
     built = _with_images(settings, work)
     _print([_row(image) for image in built], as_json)
-    return complain(faults, len(built))
+    return report_faults(faults, len(built))
 
 
 @app.command()
@@ -189,12 +191,11 @@ def gc(
         raise typer.BadParameter(f"{wrong}: task sets to keep, --keep N, --older-than AGE, or --all", param_hint="gc")
     if keep is not None and older_than is not None:
         raise typer.BadParameter("say how many or how old, not both", param_hint="--keep")
-    from farm.tasks import images_of
+    from farm.tasks import images_of, read_taskset, resolve_taskset
 
     settings = read_config(config, state_dir)
-    kept = {
-        name for path in keep_sets or () for read in look_at_taskset(path, settings) for name in images_of(read.task)
-    }
+    kept_sets = [resolve_taskset(path, settings.tasksets) for path in keep_sets or ()]
+    kept = {name for path in kept_sets for read in read_taskset(path) for name in images_of(read.task)}
 
     async def work(images: "ImageStore") -> _Cleared:
         from sandboxes.images.eviction import departures

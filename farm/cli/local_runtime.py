@@ -1,4 +1,4 @@
-"""What commands on task sets stand on: a set that was named, sandboxes to work with, a line that says what goes on."""
+"""Shared parts of commands on task sets: the TASKSET argument, sandboxes for the length of a command, and progress."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from farm.cli.options import progress_console
 from farm.config import Config
 
 if TYPE_CHECKING:
-    from farm.tasks import LoadedTask, TaskBundle, TaskFault
+    from farm.tasks import TaskFault
     from sandboxes import Runtime
     from sandboxes.images.store import ImageStore
 
@@ -27,60 +27,13 @@ T = TypeVar("T")
 OnProgress = Callable[[str], None]
 
 
-def chosen_taskset(path: Path, config: Config) -> Path:
-    """The path of a task set that is given by path or by name. Raises TaskError."""
-    from farm.tasks import is_taskset_name, named_taskset
-
-    by_name = config.tasksets is not None and is_taskset_name(str(path)) and not path.exists()
-    return named_taskset(str(path), config.tasksets) if by_name else path
-
-
-def look_at_taskset(path: Path, config: Config) -> "tuple[LoadedTask, ...]":
-    """A task set to be shown, by path or by name: nothing of it is fetched. Raises TaskError."""
-    from farm.tasks import read_taskset
-
-    return tuple(read_taskset(chosen_taskset(path, config)))
-
-
-def look_at_each(path: Path, config: Config) -> "tuple[list[LoadedTask], list[TaskFault]]":
-    """Read all tasks of a set that can be read, and return the faults of the others. Raise TaskError."""
-    from farm.tasks import read_taskset
-
-    faults: list[TaskFault] = []
-    return list(read_taskset(chosen_taskset(path, config), faults=faults)), faults
-
-
-def complain(faults: "Sequence[TaskFault]", read: int) -> int:
-    """Print each fault on standard error; return the exit code."""
+def report_faults(faults: "Sequence[TaskFault]", usable: int) -> int:
+    """Print each fault on standard error and return the exit code. ``usable``: tasks of the set without a fault."""
     for fault in faults:
         progress_console.print(shown(f"{fault.name}: {fault.error}"), markup=False)
     if faults:
-        progress_console.print(f"{len(faults)} of {len(faults) + read} tasks cannot be used")
+        progress_console.print(f"{len(faults)} of {len(faults) + usable} tasks cannot be used")
     return 1 if faults else 0
-
-
-def fetch_taskset(path: Path, config: Config) -> "tuple[TaskBundle, ...]":
-    """A task set to be worked with, by path or by name: its sources are fetched. Raises TaskError."""
-    from farm.tasks import load_taskset
-
-    with progress() as say:
-        return load_taskset(chosen_taskset(path, config), state_dir=config.state_dir, on_progress=say)
-
-
-def fetch_each(path: Path, config: Config) -> "tuple[list[tuple[Path, TaskBundle]], list[TaskFault]]":
-    """Load all tasks of a set that can be loaded, with their directories, and return the faults of the others.
-
-    Raise TaskError for what is wrong with the set as a whole.
-    """
-    from farm.tasks import gathered
-
-    tasks, faults = look_at_each(path, config)
-    loaded: list[tuple[Path, TaskBundle]] = []
-    with progress() as say:
-        for read in tasks:
-            with gathered(faults, read.path.name):
-                loaded.append((read.path, read.load(state_dir=config.state_dir, on_progress=say)))
-    return loaded, faults
 
 
 def with_sandboxes(
@@ -88,9 +41,12 @@ def with_sandboxes(
     work: "Callable[[ImageStore, Runtime, OnProgress], Awaitable[T]]",
     *,
     runtime: str = "docker",
-    show: Callable[[], AbstractContextManager[OnProgress]] | None = None,
+    open_progress: Callable[[], AbstractContextManager[OnProgress]] | None = None,
 ) -> T:
-    """Run ``work`` with images and sandboxes, and take every sandbox away again. ``show``: where it tells of itself."""
+    """Run ``work`` with an image store and a sandbox runtime, and return its result; all sandboxes end with it.
+
+    ``open_progress`` opens the display of progress; by default one line.
+    """
     from sandboxes import open_runtime
     from sandboxes.images.digest_pins import ImageOrigins
     from sandboxes.images.last_used import ImageUses
@@ -110,16 +66,16 @@ def with_sandboxes(
                 runtime, state_dir=config.state_dir, docker_host=config.docker_host, granted=config.granted
             )
             stack.push_async_callback(opened.close)
-            await opened.reap()  # of one like this that was killed
-            say = stack.enter_context((show or progress)())
-            return await work(images, opened, say)
+            await opened.reap()  # sandboxes of an earlier command that was killed
+            on_progress = stack.enter_context((open_progress or progress)())
+            return await work(images, opened, on_progress)
 
     return asyncio.run(run())
 
 
 @contextmanager
 def progress() -> Iterator[OnProgress]:
-    """Show a progress line on standard error, or plain lines if that is no terminal."""
+    """Show one line of progress on standard error, or all lines if that is no terminal."""
     if not progress_console.is_terminal:
         yield lambda line: progress_console.print(line)
         return

@@ -135,21 +135,13 @@ class NodeAgentActor:
         store = Store(plan.redis_url)
         stack.push_async_callback(store.close)
         await store.ping()
-        equipment = await stack.enter_async_context(load_resource_factory(plan.equip)(plan))
         agent = NodeAgent(
             plan.node_id,
+            await stack.enter_async_context(load_resource_factory(plan.equip)(plan)),
+            AgentSettings(plan.slots, plan.state_dir, tracebacks=plan.test_tracebacks, join=plan.join),
             store=store,
-            runtime=equipment.runtime,
-            shelf=equipment.image_cache,
-            slots=plan.slots,
-            tell=self._tell,
-            state_dir=plan.state_dir,
-            pool=equipment.pool,
-            image_disk=equipment.image_disk,
-            library=equipment.library,
-            plugins=equipment.plugins,
+            send_events=self._tell,
             endpoints=EndpointPool(plan.access, timeouts=plan.timeouts),
-            settings=AgentSettings(tracebacks=plan.test_tracebacks, join=plan.join),
         )
         return await stack.enter_async_context(agent)
 

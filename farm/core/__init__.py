@@ -1,1 +1,1 @@
-"""What the farm decides, with no I/O: plain values, pure functions, time as an argument."""
+"""Core values and pure functions, without I/O; time is an argument."""

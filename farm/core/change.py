@@ -1,4 +1,4 @@
-"""A change to a workspace: what an agent leaves behind, what a gold solution is, what grading applies."""
+"""A change of a workspace: the form of an agent's result and of a gold solution, and the input of grading."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,11 +12,10 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One path of a change.
+    """The change of one path.
 
-    ``path`` is relative to the workspace, POSIX, normalised, never absolute and free of ``..``.
-    ``content`` holds the whole new content of a written file, or the target of a symlink; it is empty
-    for a deletion. ``executable`` is the only mode bit that travels, as in git.
+    ``path`` is a normalised POSIX path relative to the workspace, without ``..``. ``content`` is the whole new content
+    of a written file, the target of a symlink, or empty for a deletion. ``executable`` is the only mode bit, as in git.
     """
 
     path: str

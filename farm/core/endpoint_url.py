@@ -13,12 +13,12 @@ _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~:@+-]+)*/?")
 _PORTS = {"http": 80, "https": 443}
-_LONGEST = 2048
+_MAX_CHARS = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointUrl:
-    """``host`` is a name in lower case or an address without brackets; ``path`` has no slash at its end."""
+    """A parsed URL. ``host`` is a lower-case name or an address without brackets; ``path`` has no trailing slash."""
 
     scheme: str
     host: str
@@ -27,8 +27,11 @@ class EndpointUrl:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError, which names the form but never the text: a user in it may be a password."""
-        if len(text) > _LONGEST or not text.isascii() or not text.isprintable() or set(text) & set(" \\?#%"):
+        """Parse a URL.
+
+        Raises ValueError with the required form; the message omits the text, because it may contain a password.
+        """
+        if len(text) > _MAX_CHARS or not text.isascii() or not text.isprintable() or set(text) & set(" \\?#%"):
             raise ValueError(FORM)
         try:
             parts = urlsplit(text)
@@ -40,16 +43,16 @@ class EndpointUrl:
         if not _PATH.fullmatch(parts.path) or {".", ".."} & {*parts.path.split("/")}:
             raise ValueError(FORM)
         path = parts.path.rstrip("/").removesuffix(CHAT).rstrip("/")
-        return cls(parts.scheme, _host(parts.hostname or ""), port or _PORTS[parts.scheme], path)
+        return cls(parts.scheme, _normalise_host(parts.hostname or ""), port or _PORTS[parts.scheme], path)
 
     def covers(self, other: "EndpointUrl") -> bool:
-        """Decide whether ``other`` is this address, or has a path below its path, by whole segments."""
+        """Return True if ``other`` is this address or below its path, compared by whole path segments."""
         same = (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
         return same and (other.path == self.path or other.path.startswith(f"{self.path}/"))
 
     @property
     def is_loopback(self) -> bool:
-        """True if each machine finds itself at this address."""
+        """True if the host is a loopback address or name."""
         if self.host == "localhost" or self.host.endswith(".localhost"):
             return True
         try:
@@ -63,8 +66,11 @@ class EndpointUrl:
         return f"{self.scheme}://{host}{port}{self.path}"
 
 
-def _host(name: str) -> str:
-    """Return the one spelling of a host. Raises ValueError, also for 127.1, 0x7f000001 and other short addresses."""
+def _normalise_host(name: str) -> str:
+    """Return the canonical spelling of a host.
+
+    Raises ValueError if it is invalid, or a short or hexadecimal address such as 127.1 or 0x7f000001.
+    """
     try:
         if ":" in name:
             return str(IPv6Address(name))

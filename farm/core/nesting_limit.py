@@ -1,7 +1,7 @@
-"""A limit on how deeply parsed data may be nested, counted by the farm itself.
+"""A limit on the nesting depth of parsed data.
 
-Python's own limit depends on its version and on how much of the stack is in use, so it decides differently from place
-to place. Data within ``MAX_DEPTH`` can be walked, printed and compared by recursive code everywhere.
+Python's own recursion limit depends on its version and on the stack in use, so its result differs between callers.
+Recursive code can walk, print and compare data within ``MAX_DEPTH`` anywhere.
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 MAX_DEPTH = 100
-"""Levels of lists and objects: ``[1]`` has one. Data of an honest task or endpoint has fewer than ten."""
+"""Maximum levels of lists and objects: ``[1]`` has one. Real data of tasks and endpoints has fewer than ten."""
 
 
 class TooDeep(ValueError):
@@ -20,30 +20,30 @@ class TooDeep(ValueError):
 
 
 def check_depth(value: Any) -> None:
-    """Raise TooDeep if lists and dicts are nested deeper than ``MAX_DEPTH``; a value that contains itself is."""
-    waiting = [(value, 1)]
-    while waiting:
-        item, depth = waiting.pop()
+    """Raise TooDeep if lists and dicts are nested deeper than ``MAX_DEPTH``, or a value contains itself."""
+    pending = [(value, 1)]
+    while pending:
+        item, depth = pending.pop()
         if not isinstance(item, (list, dict)):
             continue
         if depth > MAX_DEPTH:
             raise TooDeep
         children = item if isinstance(item, list) else item.values()
-        waiting.extend((child, depth + 1) for child in children if isinstance(child, (list, dict)))
+        pending.extend((child, depth + 1) for child in children if isinstance(child, (list, dict)))
 
 
 def within_depth(parse: Callable[[], Any]) -> Any:
-    """Return what ``parse`` returns. Raise TooDeep, and what ``parse`` raises."""
+    """Return the value of ``parse``. Raises TooDeep if it is nested too deeply, and the exceptions of ``parse``."""
     try:
         value = parse()
-    except RecursionError:  # a parser that is recursive itself gave up, at a depth far beyond MAX_DEPTH
+    except RecursionError:  # a recursive parser stopped at a depth far beyond MAX_DEPTH
         raise TooDeep from None
     check_depth(value)
     return value
 
 
 def read_json(text: str | bytes, parse_constant: Callable[[str], Any] | None = None) -> Any:
-    """Parse JSON. Raise ValueError if ``text`` is not JSON, and TooDeep.
+    """Parse JSON. Raises ValueError if ``text`` is not JSON, and TooDeep.
 
     ``parse_constant`` is called with NaN and the infinities, as in ``json.loads``.
     """

@@ -1,37 +1,37 @@
-"""Retrieval tasks: code is to be found, not changed; and what an answer is worth.
+"""Retrieval tasks, in which the policy must find code and not change it, and the score of an answer.
 
-Imports nothing but the standard library: a made task carries a copy of this file for plain Harbor.
+Imports only the standard library, because a generated task contains a copy of this file for use without the farm.
 """
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-Ranges = tuple[tuple[int, int], ...]
-"""Of lines, from 1, both ends included; in order, with a gap between any two."""
+LineRanges = tuple[tuple[int, int], ...]
+"""Ranges of lines, counted from 1, both ends included; sorted, with a gap between any two."""
 
 CONTEXT_LINES = 8
-"""A line this close to an expected line is context of it."""
+"""Maximum distance from an expected line at which a line counts as its context."""
 
 NARROW_SHARE = 0.5
-"""The ranges given in a file are narrow if at least this share of their lines is expected or context."""
+"""The ranges in an answer's file are narrow if at least this share of their lines is expected or context."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileLines:
-    """``path`` is relative to the workspace and normalised; one outside it begins with ``..``."""
+    """Lines of a file. ``path`` is normalised and relative to the workspace; it begins with ``..`` if it is outside."""
 
     path: str
-    lines: Ranges
+    lines: LineRanges
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """The bounds and the answer of such a task.
+    """The limits and the expected answer of a retrieval task.
 
-    ``calls_per_turn`` reading calls are run of each of ``max_turns`` messages, of which the last at the latest must
-    answer. ``expected`` names each path once and at least one line. ``beta``: so many times as much as precision does
-    recall matter.
+    At most ``calls_per_turn`` calls of reading tools are executed per message. The policy must answer within
+    ``max_turns`` messages. ``expected`` has each path once, with at least one line. ``beta`` is the weight of recall
+    relative to precision.
     """
 
     calls_per_turn: int
@@ -42,7 +42,7 @@ class Retrieval:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of what was given with what was expected, be it files or lines; each a fraction, 0 where nothing was given."""
+    """The agreement of an answer with the expected files or lines, as fractions; 0 for an empty answer."""
 
     precision: float
     recall: float
@@ -56,71 +56,74 @@ class Score:
 
     @property
     def reward(self) -> float:
-        """The mean of the two F; 1 for exactly what was expected, 0 where no line is right."""
+        """The mean of both F-scores: 1 for exactly the expected answer, 0 if no line is right."""
         return (self.files.f + self.lines.f) / 2
 
     @property
     def components(self) -> Mapping[str, float]:
         return {
             f"{kind}_{name}": value
-            for kind, seen in (("files", self.files), ("lines", self.lines))
-            for name, value in (("precision", seen.precision), ("recall", seen.recall), ("f", seen.f))
+            for kind, agreement in (("files", self.files), ("lines", self.lines))
+            for name, value in (("precision", agreement.precision), ("recall", agreement.recall), ("f", agreement.f))
         }
 
 
 def gather(named: Iterable[tuple[str, Iterable[Sequence[int]]]], workspace: str) -> tuple[FileLines, ...]:
-    """What ``named`` says, each file and each line once, in order. Paths may be absolute, or begin at ``workspace``."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    for path, ranges in named:
-        found.setdefault(_relative(path, workspace), []).extend((first, last) for first, last in ranges)
-    return tuple(FileLines(path, _merged(found[path])) for path in sorted(found))
+    """Merge named paths and ranges, so that each file and each line occurs once, sorted.
 
-
-def score(expected: Sequence[FileLines], given: Sequence[FileLines], beta: float) -> Score:
-    """Compare what was given with what was expected; both as ``gather`` returns them.
-
-    A file counts as found if an expected line of it is given and its ranges are narrow: at least ``NARROW_SHARE`` of
-    the lines given in it are expected or at most ``CONTEXT_LINES`` away from an expected line. Otherwise the right name
-    with all lines of the file would earn half of the reward. Files and lines that do not exist count as wrong ones.
+    Paths are absolute or relative to ``workspace``.
     """
-    wanted, named = ({file.path: file.lines for file in files} for files in (expected, given))
-    common = {path: _common(wanted[path], named[path]) for path in wanted.keys() & named.keys()}
-    found = sum(right > 0 and _is_narrow(wanted[path], named[path]) for path, right in common.items())
+    by_path: dict[str, list[tuple[int, int]]] = {}
+    for path, ranges in named:
+        by_path.setdefault(_relative(path, workspace), []).extend((first, last) for first, last in ranges)
+    return tuple(FileLines(path, _merged(by_path[path])) for path in sorted(by_path))
+
+
+def score(expected: Sequence[FileLines], answer: Sequence[FileLines], beta: float) -> Score:
+    """Score an answer against the expected lines; both in the form of ``gather``.
+
+    A file counts as found if the answer has an expected line of it and its ranges in the file are narrow: at least
+    ``NARROW_SHARE`` of their lines are expected, or at most ``CONTEXT_LINES`` away from an expected line. Otherwise the
+    right path with all lines would earn half of the reward. Files and lines that do not exist count as wrong.
+    """
+    expected_lines, named = ({file.path: file.lines for file in files} for files in (expected, answer))
+    common = {path: _count_common(expected_lines[path], named[path]) for path in expected_lines.keys() & named.keys()}
+    files_found = sum(right > 0 and _is_narrow(expected_lines[path], named[path]) for path, right in common.items())
     return Score(
-        files=_agreement(found, len(named), len(wanted), beta),
-        lines=_agreement(
+        files=_compare(files_found, len(named), len(expected_lines), beta),
+        lines=_compare(
             sum(common.values()),
-            sum(map(_count, named.values())),
-            sum(map(_count, wanted.values())),
+            sum(map(_count_lines, named.values())),
+            sum(map(_count_lines, expected_lines.values())),
             beta,
         ),
     )
 
 
-def _is_narrow(expected: Ranges, given: Ranges) -> bool:
-    near = _merged((max(1, first - CONTEXT_LINES), last + CONTEXT_LINES) for first, last in expected)
-    return _common(near, given) >= NARROW_SHARE * _count(given)
+def _is_narrow(expected: LineRanges, answer: LineRanges) -> bool:
+    with_context = _merged((max(1, first - CONTEXT_LINES), last + CONTEXT_LINES) for first, last in expected)
+    return _count_common(with_context, answer) >= NARROW_SHARE * _count_lines(answer)
 
 
 def f_measure(precision: float, recall: float, beta: float) -> float:
-    """van Rijsbergen's F: ``(1 + β²)PR / (β²P + R)``, 0 where both are (Information Retrieval, 2nd ed. 1979, ch. 7)."""
+    """Return van Rijsbergen's F: ``(1 + β²)PR / (β²P + R)``, or 0 if P and R are 0 (Information Retrieval, 1979)."""
     weight = beta * beta
-    below = weight * precision + recall
-    return min(1.0, (1 + weight) * precision * recall / below) if below else 0.0
+    denominator = weight * precision + recall
+    return min(1.0, (1 + weight) * precision * recall / denominator) if denominator else 0.0
 
 
-def _agreement(common: int, given: int, expected: int, beta: float) -> Agreement:
-    precision = common / given if given else 0.0
+def _compare(common: int, answer: int, expected: int, beta: float) -> Agreement:
+    precision = common / answer if answer else 0.0
     recall = common / expected if expected else 0.0
     return Agreement(precision, recall, f_measure(precision, recall, beta))
 
 
 def _relative(path: str, workspace: str) -> str:
-    whole = posixpath.normpath(posixpath.join(workspace, path))
-    return posixpath.relpath("/" + whole.lstrip("/"), workspace)
+    absolute = posixpath.normpath(posixpath.join(workspace, path))
+    return posixpath.relpath("/" + absolute.lstrip("/"), workspace)
 
 
-def _merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def _merged(ranges: Iterable[tuple[int, int]]) -> LineRanges:
     merged: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1] + 1:
@@ -130,17 +133,17 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(merged)
 
 
-def _count(ranges: Ranges) -> int:
+def _count_lines(ranges: LineRanges) -> int:
     return sum(last - first + 1 for first, last in ranges)
 
 
-def _common(one: Ranges, other: Ranges) -> int:
-    """How many lines are in both."""
-    total, at, beside = 0, 0, 0
-    while at < len(one) and beside < len(other):
-        total += max(0, min(one[at][1], other[beside][1]) - max(one[at][0], other[beside][0]) + 1)
-        if one[at][1] < other[beside][1]:
+def _count_common(one: LineRanges, other: LineRanges) -> int:
+    """Return the number of lines that are in both."""
+    total, at, at_other = 0, 0, 0
+    while at < len(one) and at_other < len(other):
+        total += max(0, min(one[at][1], other[at_other][1]) - max(one[at][0], other[at_other][0]) + 1)
+        if one[at][1] < other[at_other][1]:
             at += 1
         else:
-            beside += 1
+            at_other += 1
     return total

@@ -37,7 +37,7 @@ class StopReason(StrEnum):
 
 
 class Origin(StrEnum):
-    """Whose fault a failure is. Only an ``infra`` or ``model`` failure may be retried."""
+    """The party that caused a failure. Only ``infra`` and ``model`` failures may be retried."""
 
     INFRA = "infra"
     MODEL = "model"
@@ -62,7 +62,7 @@ class SegmentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WeightSpan:
-    """Tokens ``[start, end)`` of a segment were sampled by weights ``version``."""
+    """The tokens ``[start, end)`` of a segment, which were sampled by the weights ``version``."""
 
     version: int
     start: int
@@ -71,7 +71,7 @@ class WeightSpan:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTurn:
-    """Tokens ``[start, end)`` of a segment were sampled by one request."""
+    """The tokens ``[start, end)`` of a segment, which were sampled by one request."""
 
     start: int
     end: int
@@ -81,10 +81,10 @@ class SegmentTurn:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A token sequence the policy saw as one context.
+    """A token sequence that the policy saw as one context.
 
-    ``token_ids``: int32[T], typecode ``i``. ``loss_mask``: uint8[T], 1 on sampled tokens. ``logprobs``:
-    float32[T], typecode ``f``, 0 where masked. ``prompt_length`` tokens precede the first sampled one.
+    ``token_ids``: int32[T], typecode ``i``. ``loss_mask``: uint8[T], 1 on sampled tokens. ``logprobs``: float32[T],
+    typecode ``f``, 0 on other tokens. ``prompt_length``: number of tokens before the first sampled one.
     """
 
     token_ids: array[int]
@@ -117,7 +117,7 @@ class ToolUse:
 class Turn:
     """One message of the policy and the results of its tool calls. ``started_at`` is Unix time in seconds.
 
-    ``told``: where the policy's context began anew with it, the instruction that it began with.
+    ``told``: the instruction with which the policy's context started again at this turn; "" if it did not.
     """
 
     index: int
@@ -136,9 +136,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class AuditFlag:
-    """What a person should look at: no verdict. ``kind``: ``history``, ``network``, ``tests`` or ``server``.
+    """A finding that a person should review. ``kind``: ``history``, ``network``, ``tests``, ``server`` or ``change``.
 
-    ``turn`` and ``call`` (in its turn, from 0) are None where the evidence is not a call's. ``evidence`` is one line.
+    ``turn`` and ``call`` (index in the turn, from 0) are None if the evidence is not a call. ``evidence`` is one line.
     """
 
     kind: str
@@ -149,11 +149,11 @@ class AuditFlag:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """See farm/docs/rollout-record.md for the meaning of each field; ``reward`` is None where nothing was judged.
+    """The record of an episode; see farm/docs/rollout-record.md. ``reward`` is None if the episode was not judged.
 
-    ``turns``, ``messages_head`` (the system and user messages that opened the episode), ``patch`` (the agent's
-    change as a git-format diff) and ``reason`` (one line on why the reward is what it is) are the sidecar: stored and
-    fetched apart from what a learner needs.
+    ``turns``, ``messages_head`` (the first system and user messages), ``patch`` (the agent's change as a diff in git's
+    format) and ``reason`` (one line that explains the reward) are the sidecar, which is stored and fetched separately
+    from the fields that a learner needs.
     """
 
     rollout_id: str
@@ -198,7 +198,7 @@ class InvalidRollout(ValueError):
 
 
 def check(rollout: Rollout) -> None:
-    """Raise InvalidRollout unless the record keeps every promise a learner relies on."""
+    """Raise InvalidRollout if the record violates an invariant that learners rely on."""
     if not 0 <= rollout.group_index < rollout.group_size:
         raise InvalidRollout(f"group_index {rollout.group_index} is outside a group of {rollout.group_size}")
     if rollout.reward is not None and not math.isfinite(rollout.reward):

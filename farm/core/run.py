@@ -1,4 +1,4 @@
-"""What is asked of the farm: runs of groups of episodes, and the order for one episode."""
+"""Requests to the farm: a run of groups of episodes, and the assignment of one episode to a node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,10 +8,10 @@ from farm.core.rollout import Failure, Split, Status, StopReason
 
 @dataclass(frozen=True, slots=True)
 class EpisodeLimits:
-    """Deadlines nest: boot, each tool call, the agent's whole turn loop, verify, teardown; all in seconds.
+    """The limits of an episode: time-outs of its phases, in seconds, and caps on turns and tokens.
 
-    ``agent_s``, ``verify_s`` and ``max_turns`` are caps over what the task itself asks for; None takes the task's.
-    ``max_tokens`` bounds the sampled tokens of an episode.
+    ``agent_s`` limits the agent's whole turn loop. ``agent_s``, ``verify_s`` and ``max_turns`` cap the task's own
+    limits; None means the task's limit. ``max_tokens`` caps the sampled tokens of an episode.
     """
 
     boot_s: float = 60.0
@@ -25,9 +25,9 @@ class EpisodeLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReplyTimeouts:
-    """Seconds that an endpoint has for one reply: to accept the connection, until the first byte, and in all.
+    """Time-outs of an endpoint for one reply, in seconds: until it accepts the connection, the first byte, the end.
 
-    None stands for what the node is configured with.
+    None means the node's configuration.
     """
 
     connect_s: float | None = None
@@ -35,7 +35,7 @@ class ReplyTimeouts:
     reply_s: float | None = None
 
     def over(self, other: "ReplyTimeouts") -> "ReplyTimeouts":
-        """Return these time-outs, with those of ``other`` in the place of None."""
+        """Return these time-outs with each None replaced by the value of ``other``."""
         return ReplyTimeouts(
             other.connect_s if self.connect_s is None else self.connect_s,
             other.first_byte_s if self.first_byte_s is None else self.first_byte_s,
@@ -45,7 +45,7 @@ class ReplyTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """``kind`` is ``oracle``, ``nop`` or ``openai``; the other fields belong to the last."""
+    """The policy of a run. ``kind`` is ``oracle``, ``nop`` or ``openai``; only ``openai`` uses the other fields."""
 
     kind: str
     endpoint: str = ""
@@ -60,7 +60,7 @@ class PolicySpec:
 
 @dataclass(frozen=True, slots=True)
 class TaskRef:
-    """A task as the scheduler knows it; its bundle is found in the store under ``digest``."""
+    """The scheduler's record of a task; the task bundle is in the store under ``digest``."""
 
     id: str
     digest: str
@@ -73,10 +73,10 @@ class TaskRef:
 class RunSpec:
     """A request for groups over a task set with one policy.
 
-    ``groups`` groups are dispatched, going round ``tasks`` in order; ``concurrency`` caps the run's episodes in
-    flight (None: what the nodes hold). ``max_attempts`` counts tries that failed, the first included; one that was
-    stopped on purpose did not fail. ``tools``, where there are any words, is put in place of what tasks ask for.
-    ``rewards`` is the version of the rules that judge it; empty: those that are current then.
+    ``groups`` groups are dispatched, in a round over ``tasks`` in order. ``concurrency`` caps the run's concurrent
+    episodes (None: all node slots). ``max_attempts`` is the maximum of failed attempts per episode, including the
+    first; an attempt that was stopped on purpose did not fail. ``tools`` replaces the tasks' tools unless it is empty.
+    ``rewards`` is the version of the reward rules; "" means the rules that are current when a rollout is judged.
     """
 
     run_id: str
@@ -96,7 +96,10 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeAssignment:
-    """One try at one place of a group. ``rollout_id`` is stable across attempts."""
+    """An order to run one attempt at an episode. ``rollout_id`` is the same for all attempts.
+
+    ``final``: no attempt follows this one.
+    """
 
     rollout_id: str
     attempt: int
@@ -116,10 +119,10 @@ class EpisodeAssignment:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeReport:
-    """What a node agent tells the scheduler when an episode has ended.
+    """The report of a node agent to the scheduler about an ended episode.
 
-    ``published`` is False for a retryable failure of an order that was not ``final``; for an episode that its node
-    stopped, where ``failure`` is None; and for a failure that the store refuses, which is not retryable.
+    ``published`` is False in three cases: a retryable failure of an assignment that is not ``final``; an episode that
+    its node stopped (``failure`` is None); and a failure that the store refused, which is not retryable.
     """
 
     rollout_id: str
@@ -137,7 +140,7 @@ class EpisodeReport:
 
 
 def group_id(run_id: str, ordinal: int) -> str:
-    """Unique per dispatch and recomputable after a restart: ``<run_id>-g<ordinal>``."""
+    """Return ``<run_id>-g<ordinal>``, which is unique per dispatched group and the same after a restart."""
     return f"{run_id}-g{ordinal:06d}"
 
 
@@ -146,7 +149,7 @@ def rollout_id(group: str, index: int) -> str:
 
 
 def parse_rollout_id(text: str) -> tuple[str, int, int] | None:
-    """Run id, ordinal of the group and index in it; None where ``text`` is no rollout id."""
+    """Return the run id, the group's ordinal and the index in the group; None if ``text`` is not a rollout id."""
     match text.rsplit("-", 2):
         case [run_id, group, index] if group[:1] == "g" and group[1:].isdecimal() and index.isdecimal():
             return run_id, int(group[1:]), int(index)

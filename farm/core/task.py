@@ -1,4 +1,4 @@
-"""A task: an instruction, an image, a verifier and limits; immutable, named by its digest."""
+"""A task: an instruction, an image, a verifier and limits; immutable, identified by its digest."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,12 +7,15 @@ from farm.core.retrieval import Retrieval
 
 
 class GradingMode(StrEnum):
-    """Where the verdict is reached.
+    """The sandbox in which a verdict is reached.
 
-    ``patch``: the workspace's change, applied to a fresh sandbox of the pristine image.
-    ``snapshot``: a fresh sandbox on a copy of the agent's file system, protected paths put back. ``shared``: where the
-    agent worked, likewise. Where what is judged is more than a workspace; both believe programs that the agent could
-    replace. ``separate``: a sandbox of the verifier's own, to which nothing but artifacts goes.
+    ``patch``: a fresh sandbox of the pristine image, to which the change of the workspace is applied.
+    ``snapshot``: a fresh sandbox on a copy of the agent's file system, with protected paths restored.
+    ``shared``: the agent's sandbox, with protected paths restored.
+    ``separate``: the verifier's own sandbox, which gets only artifacts.
+
+    ``snapshot`` and ``shared`` are for tasks that judge more than the workspace. Both run programs that the agent could
+    have replaced.
     """
 
     PATCH = "patch"
@@ -22,9 +25,9 @@ class GradingMode(StrEnum):
 
 
 class ReportFormat(StrEnum):
-    """What the verifier writes; which test ids there are follows from it (``farm.core.test_frameworks``).
+    """The format of the verifier's report, which also determines the form of test ids (``farm.core.test_frameworks``).
 
-    Two hold no tests: the reward file of a Harbor ``test.sh``, and a bare exit code.
+    The reward file of a Harbor ``test.sh`` and the exit code name no tests.
     """
 
     PYTEST = "pytest"
@@ -42,15 +45,15 @@ class ReportFormat(StrEnum):
         return self not in (ReportFormat.REWARD_FILE, ReportFormat.EXIT_CODE)
 
 
-LEAST_STORAGE_MIB = 256
-"""The smallest disk of a sandbox: a change of 64 MiB and the tests must fit, or a large change ends in an error."""
+MIN_STORAGE_MIB = 256
+"""Minimum disk of a sandbox; a change of 64 MiB and the tests must fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Healthcheck:
-    """A shell command that ends with 0 where a fresh sandbox is ready, asked every ``interval_s`` until it does.
+    """A shell command that is run every ``interval_s`` until it exits with 0, which means that a sandbox is ready.
 
-    After ``start_period_s`` it may fail ``retries`` times in a row, or take longer than ``timeout_s``.
+    After ``start_period_s`` it may fail, or take longer than ``timeout_s``, ``retries`` times in a row.
     """
 
     command: str
@@ -62,7 +65,7 @@ class Healthcheck:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """``path`` is absolute, a file or a directory; of that ``exclude`` are patterns of what is left out."""
+    """A file or a directory at an absolute path; ``exclude`` are patterns of paths in it that are left out."""
 
     path: str
     exclude: tuple[str, ...] = ()
@@ -70,7 +73,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """A shell command that runs where the agent worked, once it has stopped, to make artifacts."""
+    """A shell command that runs in the agent's sandbox after the agent has stopped, to create artifacts."""
 
     command: str
     timeout_s: float
@@ -78,7 +81,7 @@ class Collect:
 
 @dataclass(frozen=True, slots=True)
 class Separate:
-    """The verifier's own sandbox. ``brings_tests``: its image has them at /tests; else they are put there."""
+    """The verifier's own sandbox. ``brings_tests``: its image contains /tests; otherwise grading writes the tests."""
 
     image: str
     workdir: str | None
@@ -97,16 +100,15 @@ Variables = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """How a task is judged.
+    """The tests and the command that judge a task.
 
     ``fail_to_pass`` and ``pass_to_pass`` are test ids, for pytest its node ids
-    (``tests/test_a.py::TestB::test_c[0]``). ``command`` is a shell command run in the workspace, with the
-    placeholders ``{report}`` (where the report must be written), ``{files}`` (shell words that choose the test files
-    that hold expected ids, and the canary) and, for unittest, ``{runner}`` (a program of ours that runs them).
-    ``protected`` are gitignore-style patterns, relative to the workspace,
-    of paths that the agent's change may not touch. ``env`` is what the command finds beside the task's variables.
-    It runs as ``user``; empty: whoever the image says. ``never_false``: ids of which grading makes no false version,
-    because the known solution passes one.
+    (``tests/test_a.py::TestB::test_c[0]``). ``command`` is a shell command that runs in the workspace. Its placeholders
+    are ``{report}`` (the path of the report), ``{files}`` (shell words that select the files of expected tests and of
+    decoys) and, for unittest, ``{runner}`` (the farm's test runner). ``protected`` are gitignore patterns, relative to
+    the workspace, of paths that the agent's change may not alter. ``env`` is added to the task's variables. The command
+    runs as ``user``; "" means the image's user. Tests in ``never_false`` are not falsified, because the known solution
+    passes a falsified version.
     """
 
     mode: GradingMode
@@ -122,12 +124,12 @@ class Verifier:
     never_false: tuple[str, ...] = ()
 
     def limit_s(self, cap_s: float | None) -> float:
-        """Seconds that its command has where no more than ``cap_s`` are given."""
+        """Return the command's time limit in seconds, at most ``cap_s``."""
         return self.timeout_s if cap_s is None else min(cap_s, self.timeout_s)
 
 
 class StepReward(StrEnum):
-    """What becomes of the rewards of a task's steps: the mean of those that were begun, or the last one's."""
+    """How a task's reward follows from its steps: the mean of the started steps, or the last step's reward."""
 
     MEAN = "mean"
     FINAL = "final"
@@ -135,9 +137,9 @@ class StepReward(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One part of a task, in the sandbox that the parts before it leave; judged by itself, before the next is told.
+    """One step of a task, in the sandbox as the earlier steps left it; it is judged before the next step starts.
 
-    Below ``min_reward`` no further one is begun. ``healthcheck`` is asked once it is set up.
+    If its reward is below ``min_reward``, no further step starts. ``healthcheck`` runs after the setup of the step.
     """
 
     name: str
@@ -150,16 +152,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a policy is asked to do and how it is judged.
+    """An instruction for a policy, its environment, and its verifier.
 
-    ``digest`` is the SHA-256 over everything that defines the task; ``image`` names the built image locally
-    (``farm-task-<slug>:<digest of the environment, 12 hex digits>``). ``workspace`` is absolute, inside the image.
-    ``tools`` are words that choose a pack and tools of it; empty means the whole default pack. ``network`` is what the
-    policy's sandbox may reach, as patterns of hosts; empty means nothing, and grading never reaches anything.
-    ``env`` is added to the image's variables. No sandbox is used before its ``healthcheck`` holds.
-    The policy is ``user`` in its sandbox; empty: whoever the image says.
-    Where there are ``steps`` the instruction, the verifier and the time are the first one's.
-    Where there is a ``retrieval`` the policy may only read, and its answer is judged by that, not by the ``verifier``.
+    ``digest`` is the SHA-256 over everything that defines the task. ``image`` is the local name of the built image
+    (``farm-task-<slug>:<digest of the environment, 12 hex digits>``). ``workspace`` is an absolute path in the image.
+    ``tools`` are words that select a tool pack and tools of it; empty means the whole default pack. ``network`` are
+    patterns of the hosts that the policy's sandbox may reach; empty means none, and grading has no network.
+    ``env`` is added to the image's variables. A sandbox is used only after its ``healthcheck`` succeeded.
+    The policy's tools run as ``user``; "" means the image's user.
+    If there are ``steps``, the instruction, the verifier and the time limit are those of the first step.
+    If there is a ``retrieval``, the policy may only read, and its answer is judged by it and not by ``verifier``.
     """
 
     id: str

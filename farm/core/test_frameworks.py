@@ -1,19 +1,19 @@
-"""How tests of each kind are named and asked for.
+"""Test ids of each test framework, and how a test command selects tests.
 
-An id is a holder, two colons and a name; the holder is what can be run by itself:
+An id is a test container, two colons and a name. The container is the unit that can be run separately:
 
-| report | an id | of |
+| report | an id | its parts |
 |---|---|---|
-| pytest | ``tests/test_a.py::TestB::test_c[0]`` | its node id |
-| unittest | ``tests/test_a.py::TestB::test_c`` | the file from which the test is loaded |
-| go | ``example.com/module/part::TestA/case`` | the package's import path, as ``go test -json`` tells it |
-| cargo | ``tests/api.rs::group::case``, ``src/lib.rs::tests::case`` | the target's source, as ``cargo test`` tells it |
-| jest | ``src/sum.test.js::sum adds`` | the file and the full name; Vitest's are the same |
-| junit | ``pkg.ClassTest::case`` | the ``classname`` and ``name`` of JUnit XML, whoever writes it |
-| tap | ``::the description`` | Test Anything Protocol; a script has one holder, which is empty |
+| pytest | ``tests/test_a.py::TestB::test_c[0]`` | pytest's node id |
+| unittest | ``tests/test_a.py::TestB::test_c`` | the file from which the test is loaded, class and method |
+| go | ``example.com/module/part::TestA/case`` | the package's import path, as in ``go test -json`` |
+| cargo | ``tests/api.rs::group::case``, ``src/lib.rs::tests::case`` | the target's source file, as in ``cargo test`` |
+| jest | ``src/sum.test.js::sum adds`` | the file and the full name; the same for Vitest |
+| junit | ``pkg.ClassTest::case`` | the ``classname`` and ``name`` of JUnit XML from any program |
+| tap | ``::the description`` | Test Anything Protocol; a script has one container, which is empty |
 
-Data sets tell Go's and Rust's tests by their names alone: with an empty holder those of all packages or targets are
-meant, and the worst of what they did counts.
+Data sets name Go and Rust tests without a container. An empty container means all packages or targets; the worst
+outcome of the name counts.
 """
 
 import posixpath
@@ -29,35 +29,37 @@ PYTEST_COMMAND = "python3 -m pytest -q -o addopts= --continue-on-collection-erro
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """``command``: where a task names none; empty: it must, and need not say ``{files}``. ``in_files``: a holder is a
-    file of the workspace, and its suffix one of these; empty: it is none. ``words``: how a command line chooses it."""
+    """The conventions of one test framework."""
 
     command: str
+    """The default test command; "" means that a task must have one, which then may omit ``{files}``."""
     in_files: tuple[str, ...]
+    """The suffixes of test containers if they are files of the workspace; empty if they are not."""
     words: Callable[[str], str] = quote
+    """Return the words of a command line that select a test container."""
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """What a command must say."""
+        """The placeholders that a test command must contain."""
         return ("{report}", "{files}") if self.command else ("{report}",)
 
 
-_CARGO_KINDS = {"tests": "--test", "benches": "--bench", "examples": "--example", "bin": "--bin"}
+_CARGO_OPTIONS = {"tests": "--test", "benches": "--bench", "examples": "--example", "bin": "--bin"}
 
 
-def _cargo_words(holder: str) -> str:
-    """The options of ``cargo test`` that choose a target."""
-    if not holder:
+def _cargo_words(container: str) -> str:
+    """Return the options of ``cargo test`` that select a target."""
+    if not container:
         return ""
-    directory, name = posixpath.split(holder)
-    option = _CARGO_KINDS.get(posixpath.basename(directory))
+    directory, name = posixpath.split(container)
+    option = _CARGO_OPTIONS.get(posixpath.basename(directory))
     if option is not None:
         return f"{option} {quote(name.removesuffix('.rs'))}"
     return "--bins" if name == "main.rs" else "--lib"
 
 
-def _go_words(holder: str) -> str:
-    return quote(holder) if holder else "./..."
+def _go_words(container: str) -> str:
+    return quote(container) if container else "./..."
 
 
 FRAMEWORKS = {
@@ -74,7 +76,7 @@ FRAMEWORKS = {
     ReportFormat.JUNIT: Framework("", ()),
     ReportFormat.TAP: Framework("", ()),
 }
-"""Those that name tests."""
+"""The frameworks whose reports name tests."""
 
 
 def container_of_test(test: str) -> str:
@@ -82,7 +84,7 @@ def container_of_test(test: str) -> str:
 
 
 def without_parameters(test: str) -> str:
-    """``tests/test_a.py::TestB::test_c`` of ``tests/test_a.py::TestB::test_c[0]``."""
+    """Return ``tests/test_a.py::TestB::test_c`` for ``tests/test_a.py::TestB::test_c[0]``."""
     path, colons, name = test.partition("::")
     return f"{path}{colons}{name.split('[', 1)[0]}"
 
@@ -92,22 +94,25 @@ def containers_of_tests(tests: Iterable[str]) -> list[str]:
 
 
 def is_python(verifier: Verifier) -> bool:
-    """Whether its tests are functions in files of Python."""
+    """Return True if the verifier's tests are functions in Python files."""
     return verifier.report in FRAMEWORKS and FRAMEWORKS[verifier.report].in_files == (".py",)
 
 
 def is_test_path(path: str) -> bool:
-    """Whether a file is named as tests are."""
+    """Return True if a path is named like a test file."""
     return _TEST_PATH.search(path) is not None
 
 
 def owned_files(verifier: Verifier) -> frozenset[str]:
-    """The files of expected tests that are the verifier's alone. One that is named as no test, such as a module with
-    examples in its docstrings, stays the policy's where all that is expected of it holds already."""
+    """Return the files of expected tests that the agent's change must not alter.
+
+    A file that is not named like a test, such as a module with doctests, belongs to the agent if it has only
+    pass-to-pass tests.
+    """
     if verifier.report not in FRAMEWORKS or not FRAMEWORKS[verifier.report].in_files:
         return frozenset()
-    kept = filter(is_test_path, containers_of_tests(verifier.pass_to_pass))
-    return frozenset((*containers_of_tests(verifier.fail_to_pass), *kept)) - {""}
+    pass_to_pass_files = filter(is_test_path, containers_of_tests(verifier.pass_to_pass))
+    return frozenset((*containers_of_tests(verifier.fail_to_pass), *pass_to_pass_files)) - {""}
 
 
 _TEST_PATH = re.compile(
@@ -117,21 +122,21 @@ _TEST_PATH = re.compile(
 
 
 def invalid_test_id_reason(test: str, report: ReportFormat) -> str | None:
-    """Why this is no id of such a report; None where it is one."""
-    held, colons, name = test.partition("::")
+    """Return the reason why ``test`` is not a valid id for a report format; None if it is valid."""
+    container, colons, name = test.partition("::")
     framework = FRAMEWORKS[report]
-    right = bool(colons and name) and "\0" not in test and "\n" not in test
-    if right and not held:
-        right = report in _ANYWHERE
-    elif right and framework.in_files:
-        plain = posixpath.normpath(held) == held and not held.startswith(("/", "../", "./"))
-        right = plain and held.endswith(framework.in_files)
-    elif right:
-        right = report is not ReportFormat.TAP and not held.startswith("-")
-    return None if right else f"{test!r} is no id of a {report.value} report such as {_EXAMPLES[report]}"
+    valid = bool(colons and name) and "\0" not in test and "\n" not in test
+    if valid and not container:
+        valid = report in _CONTAINER_OPTIONAL
+    elif valid and framework.in_files:
+        normalised = posixpath.normpath(container) == container and not container.startswith(("/", "../", "./"))
+        valid = normalised and container.endswith(framework.in_files)
+    elif valid:
+        valid = report is not ReportFormat.TAP and not container.startswith("-")
+    return None if valid else f"{test!r} is not a test id of a {report.value} report such as {_EXAMPLES[report]}"
 
 
-_ANYWHERE = (ReportFormat.GO, ReportFormat.CARGO, ReportFormat.TAP)
+_CONTAINER_OPTIONAL = (ReportFormat.GO, ReportFormat.CARGO, ReportFormat.TAP)
 _EXAMPLES = {
     ReportFormat.PYTEST: "tests/test_a.py::test_b",
     ReportFormat.UNITTEST: "tests/test_a.py::TestB::test_c",

@@ -1,7 +1,4 @@
-"""The episode loop: one policy, one sandbox, one rollout; and the seam to a policy.
-
-farm/docs/architecture/episode.md explains it.
-"""
+"""The episode: one policy, one sandbox, one rollout. farm/docs/architecture/episode.md explains it."""
 
 from farm.episode.baselines import Baselines
 from farm.episode.episode import run_episode
@@ -11,6 +8,7 @@ from farm.episode.journal import EpisodeJournal, JournalDirectory
 from farm.episode.journal_format import JournalError
 from farm.episode.record_limits import bare_verdict
 from farm.episode.rollout_builder import cancelled_rollout, episode_report, failed_rollout
+from farm.episode.services import NodeServices
 from farm.policy.base import Message, Policy, PolicyError, Reply, Sampled, ToolCall
 
 __all__ = [
@@ -21,6 +19,7 @@ __all__ = [
     "JournalDirectory",
     "JournalError",
     "Message",
+    "NodeServices",
     "OnEvent",
     "Policy",
     "PolicyError",

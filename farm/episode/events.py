@@ -1,4 +1,4 @@
-"""What an episode tells whoever watches it while it goes on."""
+"""Events of a running episode, for a caller that follows it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

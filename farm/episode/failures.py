@@ -1,21 +1,21 @@
-"""The one place that says whose fault a failure is, and whether a fresh attempt may fare better.
+"""Decide whose fault a failure is, and whether a retry may succeed. No other module decides this.
 
-A sandbox that is lost by the inside's doing, once the policy or its change has acted in it, is no failure: that is
-judged, and worth 0, or losing episodes would be lost on purpose and tried again. What tells inside from outside is in
-``sandboxes/runtimes/docker/exit_cause.py``.
+A sandbox that the inside loses after the policy or its change has acted in it is no failure: the episode is judged 0.
+Otherwise a policy could lose its sandbox on purpose and get a retry. ``sandboxes/runtimes/docker/exit_cause.py`` tells
+inside from outside.
 
 | raised                                             | origin     | retryable        |
 |----------------------------------------------------|------------|------------------|
 | BootError, ProtocolError at boot, OSError          | `infra`    | yes              |
 | AnswerLost outside of the policy's calls           | `infra`    | yes              |
-| SandboxGone from outside, or before anybody acted  | `infra`    | yes              |
+| SandboxGone from outside, or before any tool call  | `infra`    | yes              |
 | RuntimeUnavailable                                 | `infra`    | yes: another node |
-| ImageError once the episode has begun              | `infra`    | yes: it was there, and is gone |
+| ImageError during the episode                      | `infra`    | yes: the image was there before |
 | ImageError before, SpecError, PathError, TaskError | `task`     | no: the same again |
 | PolicyError                                        | `model`    | as it says       |
 | UnfitTask: the image cannot run its tests          | `task`     | no: the same again |
-| another VerifierError                              | `verifier` | where it was too slow |
-| Unscored: a component that is no finite number     | `verifier` | no: measured again it would be again |
+| another VerifierError                              | `verifier` | if it was too slow |
+| Unscored: a component that is no finite number     | `verifier` | no: the same again |
 | anything else: a defect of the farm                | `infra`    | no: it would repeat |
 """
 
@@ -43,9 +43,9 @@ _log = logging.getLogger(__name__)
 
 
 def classify(error: Exception, *, begun: bool) -> Failure:
-    """What a learner and an operator are told of ``error``; a defect of the farm is logged with its traceback.
+    """Return the failure that a learner and an operator read; log a defect of the farm with its traceback.
 
-    ``begun``: the error came out of an episode, not out of what has to be there before it.
+    ``begun``: the error was raised in the episode, not while its bundle, image or policy were prepared.
     """
     match error:
         case PolicyError():

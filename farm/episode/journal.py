@@ -1,13 +1,13 @@
-"""What an episode has been told so far, on disk: where its process is killed, another goes on from there.
+"""The write-ahead log of an episode, from which another process goes on if the episode's process is killed.
 
-One file per attempt: the policy's replies before their calls are run, what came of each call, the change before it is
-judged. It outlives the process, not the machine, and neither does a sandbox; so nothing waits for the disk. An entry is
-one write (``entries``), and is told with ``at_s``, seconds on the episode's own clock, which stands still while no
-process runs it.
+There is one file for each attempt. It holds the policy's replies before their calls run, the result of each call, and
+the change before it is judged. It has to survive the process but not the machine, because no sandbox survives its
+machine; so nothing waits for the disk. An entry is one write (``journal_format``). Its ``at_s`` is in seconds on the
+episode's own clock, which stands still while no process runs the episode.
 
-What is left of a process that was killed is looked through first, an entry at a time, and the life that begins is
-written down; it is read into memory when its episode goes on. So a journal that takes its reader with it does so
-MAX_RESTARTS times at most, and a node holds no more of them than it runs.
+A new process first scans the journals of the old one, an entry at a time, and counts itself in each. It reads a journal
+into memory when the episode goes on. So a journal that crashes its reader does so at most MAX_RESTARTS times, and a
+node holds no more journals in memory than it runs episodes.
 """
 
 import contextlib
@@ -36,15 +36,15 @@ from sandboxes.toolserver.replay import RecordedRead, repeatable
 
 FORMAT = 1
 MAX_RESTARTS = 4
-"""An episode that takes its process with it is not begun for ever."""
+"""Limit of the processes that run one attempt, because an episode may crash its process."""
 
-_ORDER = TypeAdapter(EpisodeAssignment)
+_ASSIGNMENT = TypeAdapter(EpisodeAssignment)
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class RecordedTurn:
-    """``seen``: of each call of the last turn what it looked at, in order. ``started_at`` is Unix time; the other times
+    """``reads``: for each call of the last turn, what it read, in order. ``started_at`` is Unix time; the other times
     are ``at_s``."""
 
     reply: Reply
@@ -53,7 +53,7 @@ class RecordedTurn:
     replied_at_s: float
     ended_at_s: float
     results: dict[int, ToolResult] = field(default_factory=dict)
-    seen: dict[int, list[RecordedRead]] = field(default_factory=dict)
+    reads: dict[int, list[RecordedRead]] = field(default_factory=dict)
 
     @property
     def tools_s(self) -> float:
@@ -62,11 +62,11 @@ class RecordedTurn:
 
 @dataclass(slots=True)
 class JournalState:
-    """An episode as its journal tells it. ``seconds``: of the phases before its conversation, which began at
-    ``began_at_s``, later by what was spent on coming back; ``spent_s``: until the last record. ``lives``: processes
-    that have run it."""
+    """An episode by its journal. ``seconds``: of the phases before its conversation, which began at ``began_at_s``; the
+    time that resumes took is added to that. ``spent_s``: until the last entry. ``lives``: processes that have run
+    it."""
 
-    order: EpisodeAssignment
+    assignment: EpisodeAssignment
     sandbox_id: str
     image_digest: str
     created_at: float
@@ -81,12 +81,12 @@ class JournalState:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more is wanted of its sandbox."""
+        """True if the episode does not need its sandbox any more."""
         return self.change is not None or self.forfeit is not None
 
     @classmethod
     def read(cls, file: BinaryIO) -> tuple[Self, int]:
-        """With the length of what is whole in ``file``. Raises JournalError."""
+        """Return the state, and the length of all whole entries of ``file``. Raises JournalError."""
         past, length = None, 0
         try:
             for body, length in bodies(file):  # noqa: B007 - the last one counts
@@ -105,7 +105,7 @@ class JournalState:
         if (record["is"], record["format"], record["version"]) != ("begun", FORMAT, __version__):
             raise JournalError("another version of the farm has written it")
         return cls(
-            order=_ORDER.validate_python(record["order"]),
+            assignment=_ASSIGNMENT.validate_python(record["order"]),
             sandbox_id=record["sandbox"],
             image_digest=record["image"],
             created_at=record["created_at"],
@@ -123,22 +123,22 @@ class JournalState:
             case "ready":
                 self.began_at_s += self.spent_s - before_s
             case "reply":
-                reply = _reply(record["reply"], self._last_tokens())
+                reply = _decode_reply(record["reply"], self._last_tokens())
                 times = record["started_at"], record["model_s"], self.spent_s, self.spent_s
                 if self.turns:
-                    self.turns[-1].seen.clear()  # its calls are over
+                    self.turns[-1].reads.clear()  # its calls are over
                 self.turns.append(RecordedTurn(reply, *times))
             case "seen":
-                self.turns[-1].seen.setdefault(record["call"], []).append(RecordedRead(*record["seen"]))
+                self.turns[-1].reads.setdefault(record["call"], []).append(RecordedRead(*record["seen"]))
             case "result":
-                self.turns[-1].results[record["call"]] = _result(record["result"])
+                self.turns[-1].results[record["call"]] = _decode_result(record["result"])
                 self.turns[-1].ended_at_s = self.spent_s
             case "stop":
                 self.stop = StopReason(record["stop"])
                 if self.turns and len(self.turns[-1].results) < len(self.turns[-1].reply.tool_calls):
                     self.turns[-1].ended_at_s = self.spent_s
             case "change":
-                self.change = Change(tuple(_file(*file) for file in record["files"]))
+                self.change = Change(tuple(_decode_file(*file) for file in record["files"]))
             case "forfeit":
                 self.stop, self.forfeit = StopReason(record["stop"]), str(record["why"])
             case unknown:
@@ -150,10 +150,10 @@ class JournalState:
 
 @dataclass(slots=True)
 class InterruptedEpisode:
-    """What a look through a journal tells of an episode that was cut off, before it is read. ``lives``: with the one
-    that begins. ``turn``: at which it is. ``settled``: nothing more is wanted of its sandbox."""
+    """An interrupted episode by a scan of its journal. ``lives`` counts the process that begins. ``turn``: the number
+    of its last turn. ``settled``: it does not need its sandbox any more."""
 
-    order: EpisodeAssignment
+    assignment: EpisodeAssignment
     sandbox_id: str
     lives: int = 1
     turn: int = -1
@@ -162,13 +162,13 @@ class InterruptedEpisode:
 
     @classmethod
     def find(cls, path: Path) -> Self:
-        """And write down that one more process goes on with it. Raises JournalError or OSError."""
+        """Scan a journal, and write down that one more process goes on with it. Raises JournalError or OSError."""
         left, at_s = None, 0.0
         with path.open("r+b") as file:
             for body, end in bodies(file):
                 if left is None:
                     past = JournalState._begun(unpacked(body))
-                    left = cls(past.order, past.sandbox_id)
+                    left = cls(past.assignment, past.sandbox_id)
                 kind, at_s = kind_and_time(body)
                 left.lives += kind == "life"
                 left.turn += kind == "reply"
@@ -185,10 +185,10 @@ class InterruptedEpisode:
 
 
 class EpisodeJournal:
-    """Where an episode is written down: at ``path``, or nowhere. ``length``: so much is left there by another process;
-    ``past`` is that, once it is recalled, and ``sandbox`` its sandbox, where that is needed.
+    """The journal of one episode at ``path``; without a path nothing is written.
 
-    One that cannot be written any more is given up.
+    ``length``: bytes that an earlier process left there. After ``recall``, ``past`` is their state. ``sandbox``: the
+    sandbox of the interrupted episode, if it is still needed. A journal that cannot be written is removed.
     """
 
     def __init__(self, path: Path | None = None, length: int = 0) -> None:
@@ -201,22 +201,22 @@ class EpisodeJournal:
         self._tokens: array[int] = array("i")
 
     def recall(self) -> None:
-        """Read what is left there, if anything is. Blocks. Raises JournalError or OSError."""
+        """Read what an earlier process left, if anything. Blocks. Raises JournalError or OSError."""
         if self._path is None or not self._length:
             return
         with self._path.open("rb") as file:
             self.past, length = JournalState.read(file)
         if length != self._length:
-            raise JournalError("it is not as it was found")
+            raise JournalError("it changed after it was scanned")
 
-    def begin(self, order: EpisodeAssignment, sandbox: Sandbox, created_at: float, watch: Stopwatch) -> None:
-        """With its conversation."""
+    def begin(self, assignment: EpisodeAssignment, sandbox: Sandbox, created_at: float, watch: Stopwatch) -> None:
+        """Write the first entry, when the conversation begins."""
         self._open(watch, os.O_TRUNC)
         self._write(
             "begun",
             format=FORMAT,
             version=__version__,
-            order=_ORDER.dump_python(order, mode="json"),
+            order=_ASSIGNMENT.dump_python(assignment, mode="json"),
             sandbox=sandbox.id,
             image=sandbox.image_digest,
             created_at=created_at,
@@ -224,31 +224,31 @@ class EpisodeJournal:
         )
 
     def resume(self, watch: Stopwatch) -> None:
-        """After ``past``."""
+        """Write after the entries of ``past``."""
         assert self.past is not None
         self._tokens = self.past._last_tokens()
         self._open(watch, 0)
 
     def mark_resumed(self) -> None:
-        """The conversation goes on; what was spent since it was cut off is not the policy's time."""
+        """Write that the conversation goes on; the time of the resume is not the policy's."""
         self._write("ready")
 
     def record_reply(self, reply: Reply, started_at: float, model_s: float) -> None:
-        """Before any of its calls is run."""
+        """Write a reply, before any of its calls runs."""
         if self._file is None:
             return
-        self._write("reply", reply=_told(reply, self._tokens), started_at=started_at, model_s=model_s)
+        self._write("reply", reply=_encode_reply(reply, self._tokens), started_at=started_at, model_s=model_s)
         self._tokens = _tokens(reply)
 
-    def record_read(self, call: int, seen: RecordedRead) -> None:
-        self._write("seen", call=call, seen=astuple(seen))
+    def record_read(self, call: int, read: RecordedRead) -> None:
+        self._write("seen", call=call, seen=astuple(read))
 
     def record_result(self, call: int, result: ToolResult) -> None:
-        """A call of the last reply."""
+        """Write the result of a call of the last reply."""
         self._write("result", call=call, result=asdict(result))
 
     def record_stop(self, stop: StopReason) -> None:
-        """The conversation is over."""
+        """Write that the conversation is over."""
         self._write("stop", stop=str(stop))
 
     def record_change(self, change: Change) -> None:
@@ -275,11 +275,11 @@ class EpisodeJournal:
         except OSError as error:
             self._give_up(error)
 
-    def _write(self, kind: str, **told: Any) -> None:
+    def _write(self, kind: str, **fields: Any) -> None:
         if self._file is None:
             return
         try:
-            record = entry(kind, self._watch.total_s, told)
+            record = entry(kind, self._watch.total_s, fields)
             self._length += len(record)
             if self._length > MOST_BYTES:
                 raise ValueError(f"it has more than {MOST_BYTES} bytes")
@@ -289,8 +289,8 @@ class EpisodeJournal:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        """The episode goes on; cut off it would begin anew."""
-        _log.warning("an episode is no longer written down: %s", error)
+        """Remove the journal. The episode goes on; after an interruption it would start over."""
+        _log.warning("the journal of an episode cannot be written and was removed: %s", error)
         self.remove()
 
     def _close(self) -> None:
@@ -300,7 +300,7 @@ class EpisodeJournal:
 
 
 class TurnJournal:
-    """The calls of one turn in a journal, and what is known of them from before the process came back."""
+    """The calls of one turn in a journal, with what an earlier process recorded of them."""
 
     def __init__(self, journal: EpisodeJournal, turn: int, past: RecordedTurn | None = None) -> None:
         self._journal = journal
@@ -308,83 +308,83 @@ class TurnJournal:
         self._past = past
 
     def call(self, call: int, *, reads_only: bool) -> AbstractContextManager[None]:
-        """Its requests go by its name; one that only reads may look anew, what others looked at is kept."""
-        seen = self._past.seen.get(call, ()) if self._past else ()
+        """Name the requests of a call, and record what it reads, unless it only reads and can simply run again."""
+        reads = self._past.reads.get(call, ()) if self._past else ()
         keep = None if reads_only else partial(self._journal.record_read, call)
-        return repeatable(f"turn {self._turn}, call {call}", seen, keep)
+        return repeatable(f"turn {self._turn}, call {call}", reads, keep)
 
     def ended(self, call: int, result: ToolResult) -> None:
         self._journal.record_result(call, result)
 
 
 class JournalDirectory:
-    """A node's, in a directory of its own. What cannot be used there is removed."""
+    """The journals of a node, in a directory of their own. Files there that cannot be used are removed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def of(self, order: EpisodeAssignment) -> EpisodeJournal:
-        """Of an attempt that is yet to begin."""
-        return EpisodeJournal(self._directory / f"{quote(order.rollout_id, safe='')}.{order.attempt}")
+    def of(self, assignment: EpisodeAssignment) -> EpisodeJournal:
+        """Return the journal of a new attempt."""
+        return EpisodeJournal(self._directory / f"{quote(assignment.rollout_id, safe='')}.{assignment.attempt}")
 
     def find_interrupted(self) -> list[tuple[EpisodeJournal, InterruptedEpisode]]:
-        """Those of a process that was killed, each yet to be recalled; one life less is left to each. Blocks."""
-        found = []
+        """Scan the journals that a killed process left, and count one more process in each. Blocks."""
+        interrupted = []
         for path in sorted(self._directory.glob("*")):
             try:
                 left = InterruptedEpisode.find(path)
-                found.append((EpisodeJournal(path, left.length), left))
-            except Exception as error:  # whatever is written there must not keep an agent from coming up
-                _log.warning("the episode of %s begins anew: %s", path, error)
+                interrupted.append((EpisodeJournal(path, left.length), left))
+            except Exception as error:  # no content of a file may keep an agent from coming up
+                _log.warning("the episode of %s starts over: %s", path, error)
                 with contextlib.suppress(OSError):
                     path.unlink()
-        return found
+        return interrupted
 
 
 def _tokens(reply: Reply) -> "array[int]":
     return reply.sampled.prompt_token_ids + reply.sampled.token_ids if reply.sampled else array("i")
 
 
-def _told(reply: Reply, before: "array[int]") -> dict[str, Any]:
-    """``before``: the tokens up to here, with which a prompt mostly begins: so they are not written again."""
-    told = asdict(replace(reply, sampled=None))
+def _encode_reply(reply: Reply, before: "array[int]") -> dict[str, Any]:
+    """Encode a reply. A prompt mostly begins with ``before``, the tokens up to here, which are not written again."""
+    fields = asdict(replace(reply, sampled=None))
     if sampled := reply.sampled:
         kept = len(before) if sampled.prompt_token_ids[: len(before)] == before else 0
-        told["sampled"] = {
+        fields["sampled"] = {
             "kept": kept,
             "prompt": sampled.prompt_token_ids[kept:].tobytes(),
             "tokens": sampled.token_ids.tobytes(),
             "logprobs": sampled.logprobs.tobytes(),
             "versions": [[span.version, span.start, span.end] for span in sampled.weight_versions],
         }
-    return told
+    return fields
 
 
-def _reply(told: dict[str, Any], before: "array[int]") -> Reply:
-    sampled = told["sampled"]
+def _decode_reply(fields: dict[str, Any], before: "array[int]") -> Reply:
+    sampled = fields["sampled"]
     return Reply(
         **{
-            **told,
-            "tool_calls": tuple(ToolCall(**call) for call in told["tool_calls"]),
-            "stop": StopReason(told["stop"]) if told["stop"] else None,
-            "sampled": sampled and _sampled(sampled, before),
+            **fields,
+            "tool_calls": tuple(ToolCall(**call) for call in fields["tool_calls"]),
+            "stop": StopReason(fields["stop"]) if fields["stop"] else None,
+            "sampled": sampled and _decode_sampled(sampled, before),
         }
     )
 
 
-def _sampled(told: dict[str, Any], before: "array[int]") -> Sampled:
+def _decode_sampled(fields: dict[str, Any], before: "array[int]") -> Sampled:
     return Sampled(
-        before[: told["kept"]] + array("i", told["prompt"]),
-        array("i", told["tokens"]),
-        array("f", told["logprobs"]),
-        tuple(WeightSpan(*span) for span in told["versions"]),
+        before[: fields["kept"]] + array("i", fields["prompt"]),
+        array("i", fields["tokens"]),
+        array("f", fields["logprobs"]),
+        tuple(WeightSpan(*span) for span in fields["versions"]),
     )
 
 
-def _result(told: dict[str, Any]) -> ToolResult:
-    kind = told["error_kind"]
-    return ToolResult(**{**told, "error_kind": ToolErrorKind(kind) if kind else None})
+def _decode_result(fields: dict[str, Any]) -> ToolResult:
+    kind = fields["error_kind"]
+    return ToolResult(**{**fields, "error_kind": ToolErrorKind(kind) if kind else None})
 
 
-def _file(path: str, kind: str, content: bytes, executable: bool) -> FileChange:
+def _decode_file(path: str, kind: str, content: bytes, executable: bool) -> FileChange:
     return FileChange(path, ChangeKind(kind), content, executable)

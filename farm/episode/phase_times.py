@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """``seconds`` holds the sum of each phase so far; a phase that raised counts up to where it did.
+    """``seconds`` holds the sum of each phase so far; a phase that raised counts up to that moment.
 
-    ``spent_s``: what was spent before the process came to life that goes on.
+    ``spent_s``: seconds that earlier processes spent on the episode.
     """
 
     def __init__(self, spent_s: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""The messages of an episode: how it opens, and how a turn is written back to the policy."""
+"""The messages of an episode: its opening, and a turn as the policy reads it again."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,7 +27,7 @@ AFTER_SUBMIT = "Not run: the work had been submitted."
 
 
 def initial_messages(task: Task, tools: Sequence[str], *, max_turns: int) -> tuple[Mapping[str, str], ...]:
-    """The system and the user message of an episode, or of a step of it. ``tools``: the names of those there are."""
+    """Return the system and the user message of an episode, or of a step of it. ``tools``: their names."""
     if task.retrieval is not None:
         system = _FINDER.format(workspace=task.workspace, turns=max_turns, calls=task.retrieval.calls_per_turn)
     else:
@@ -46,7 +46,7 @@ def _network(task: Task) -> str:
 
 
 def assistant_message(reply: Reply) -> Message:
-    """A reply as the assistant message of the next request; ``reasoning_content`` only where there was some."""
+    """Return a reply as the assistant message of the next request, with ``reasoning_content`` if there was some."""
     message: dict[str, object] = {"role": "assistant", "content": reply.content}
     if reply.reasoning is not None:
         message["reasoning_content"] = reply.reasoning
@@ -59,7 +59,7 @@ def assistant_message(reply: Reply) -> Message:
 
 
 def tool_messages(reply: Reply, results: Sequence[ToolResult | None]) -> list[Message]:
-    """One tool message a call, in the order the policy asked."""
+    """Return one tool message for each call, in the order of the calls."""
     return [
         {"role": "tool", "tool_call_id": call.id, "content": result.content if result else AFTER_SUBMIT}
         for call, result in zip(reply.tool_calls, results, strict=True)

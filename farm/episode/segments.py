@@ -1,4 +1,4 @@
-"""From the engine's own tokens of each reply to the segments a learner trains on.
+"""Build the segments that a learner trains on from the engine's own tokens of each reply.
 
 The prefix rule: a reply's prompt that begins with every token of the open segment continues it, and what the prompt
 adds (tool results, the chat template) is masked. Any other prompt closes the segment and begins a new one: the
@@ -15,7 +15,7 @@ from farm.policy.base import Sampled
 
 @dataclass(frozen=True, slots=True)
 class SampledReply:
-    """One reply's tokens with what names its request."""
+    """The tokens of one reply, with the id of its request."""
 
     sampled: Sampled
     finish_reason: str
@@ -62,7 +62,7 @@ class _Open:
 
 
 def build_segments(replies: Iterable[SampledReply]) -> tuple[Segment, ...]:
-    """The segments of one conversation, in order; each sampled token is in exactly one segment's mask."""
+    """Return the segments of one conversation in order; each sampled token is in exactly one segment's mask."""
     closed: list[Segment] = []
     current: _Open | None = None
     for reply in replies:
@@ -79,6 +79,6 @@ def build_segments(replies: Iterable[SampledReply]) -> tuple[Segment, ...]:
 
 
 def version_range(segments: Iterable[Segment]) -> tuple[int | None, int | None]:
-    """The oldest and the newest weights that sampled a token, None where the engine did not say."""
+    """Return the oldest and the newest weights that sampled a token; None if the engine did not name them."""
     versions = [span.version for segment in segments for span in segment.weight_versions]
     return (min(versions), max(versions)) if versions else (None, None)

@@ -1,8 +1,9 @@
-"""The tool calls of one turn: side by side where that cannot be told apart, in order where it can."""
+"""The tool calls of one turn: in parallel if they only read, else in order."""
 
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from farm.episode.journal import TurnJournal
@@ -24,27 +25,35 @@ _CUT_OFF = ToolResult(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """``timeout_s`` bounds each call; ``per_message``: so many calls of one message run."""
+
+    timeout_s: float
+    per_message: int = MOST_CALLS
+
+
 async def run_calls(
     toolset: Toolset,
     sandbox: Sandbox,
     calls: Sequence[ToolCall],
     results: list[ToolResult | None],
+    limits: CallLimits,
     log: TurnJournal | None = None,
-    *,
-    timeout_s: float,
-    most: int = MOST_CALLS,
 ) -> None:
-    """Put the result of ``calls[i]`` into ``results[i]`` and into ``log``; ``timeout_s`` bounds each call.
+    """Put the result of ``calls[i]`` into ``results[i]`` and into ``log``.
 
-    One that has its result already is not run; one that was cut off, as ``log`` has it, goes on: nothing is done twice.
-
-    Neighbouring calls that only read run in parallel. A call that ends the work leaves those after it without a
-    result, and so does a cancellation. Calls past the ``most`` are refused; an answer is none of them. Raises
-    SandboxGone; other calls are over by then.
+    A call that has its result already is not run. A call that was interrupted, as ``log`` has it, goes on: nothing is
+    done twice. Neighbouring calls that only read run in parallel. A call that ends the work leaves the calls after it
+    without a result, and so does a cancellation. Calls past the limit are refused; an answer does not count. Raises
+    SandboxGone when all other calls have ended.
     """
     free = asyncio.Semaphore(PARALLEL_CALLS)
-    over = set([index for index, call in enumerate(calls) if call.name != Answer.name][most:])
-    refused = MalformedCall(ToolErrorKind.OVER_LIMIT, f"not run: only the first {most} calls of a message are")
+    counted = [index for index, call in enumerate(calls) if call.name != Answer.name]
+    over = set(counted[limits.per_message :])
+    refused = MalformedCall(
+        ToolErrorKind.OVER_LIMIT, f"not run: only the first {limits.per_message} calls of a message are"
+    )
     prepared = [
         refused if index in over else toolset.prepare(call.name, call.arguments) for index, call in enumerate(calls)
     ]
@@ -55,7 +64,7 @@ async def run_calls(
         async with free:
             try:
                 with log.call(index, reads_only=prepared[index].reads_only) if log else contextlib.nullcontext():
-                    result = await toolset.run(sandbox, prepared[index], timeout_s=timeout_s)
+                    result = await toolset.run(sandbox, prepared[index], timeout_s=limits.timeout_s)
             except AnswerLost:
                 result = _CUT_OFF
         results[index] = result
@@ -66,13 +75,13 @@ async def run_calls(
         if len(stretch) == 1:
             await run(stretch[0])
         else:
-            await _side_by_side([run(index) for index in stretch])
+            await _run_in_parallel([run(index) for index in stretch])
         last = results[stretch[-1]]
         if last is not None and last.done:
             return
 
 
-async def _side_by_side(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+async def _run_in_parallel(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             for call in calls:
@@ -82,7 +91,7 @@ async def _side_by_side(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 
 def _stretches(reads_only: Sequence[bool]) -> Iterator[list[int]]:
-    """The indices in order: readers side by side together, every other call by itself."""
+    """Yield the indices in order: neighbouring calls that only read together, every other call by itself."""
     stretch: list[int] = []
     for index, reader in enumerate(reads_only):
         if reader:

@@ -1,9 +1,9 @@
-"""The turn loop: policy ⇄ tools until the policy is done or a limit is reached."""
+"""The turn loop: policy and tools in turn until the policy is done or a limit is reached."""
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from farm.core.rollout import StopReason, ToolUse, Turn
 from farm.core.run import EpisodeLimits
@@ -12,7 +12,7 @@ from farm.episode.events import EventKind
 from farm.episode.journal import EpisodeJournal, JournalState, RecordedTurn, TurnJournal
 from farm.episode.phase_times import Stopwatch
 from farm.episode.prompts import AFTER_SUBMIT, UNFINISHED, assistant_message, tool_messages
-from farm.episode.tool_calls import MOST_CALLS, run_calls
+from farm.episode.tool_calls import MOST_CALLS, CallLimits, run_calls
 from farm.policy.base import Message, Policy, PolicyError, Reply, ToolCall
 from farm.rewards.tool_metrics import MALFORMED
 from sandboxes.interface import Sandbox
@@ -21,12 +21,14 @@ from sandboxes.tools.packs.answer import Answer
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
 SILENT_PART = 0.5
-"""An endpoint that sends nothing to anybody for so much of the agent's time, up to its end, is out."""
+"""An endpoint is out if it sends nothing at all for this part of the agent's time, up to its end."""
+
+OnTurn = Callable[[EventKind, int, Turn | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class LoopLimits:
-    """Limits of the turn loop: the task's own, under the caps of the order. Tokens are counted after each turn."""
+    """Limits of the turn loop: the task's own, under the caps of the assignment. Tokens are counted after each turn."""
 
     agent_s: float
     tool_s: float
@@ -45,73 +47,77 @@ class LoopLimits:
         )
 
 
-class TurnLoop:
-    """One conversation. ``turns`` and ``replies`` hold what happened also when ``run`` raised or was cut short.
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The part of an episode that its steps share: its participants and all turns so far.
 
-    It is written to ``journal``, and goes on where that one's ``past`` ends: as if it had never been cut off.
+    ``turns`` and ``replies`` hold what happened also if the episode raised or was interrupted.
+    """
+
+    policy: Policy
+    toolset: Toolset
+    journal: EpisodeJournal
+    watch: Stopwatch
+    on_turn: OnTurn
+    turns: list[Turn] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+
+    @property
+    def has_acted(self) -> bool:
+        """True if the policy has called a tool."""
+        return any(turn.tool_uses for turn in self.turns)
+
+
+class TurnLoop:
+    """The conversation of one step, in a context of its own. Turns and tokens of earlier steps count.
+
+    It is written to the journal, and goes on after the journal's ``past`` as if it had never been interrupted.
+    ``instruction``: the message that opened the step, for the record; empty for the first step.
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        toolset: Toolset,
-        bounds: LoopLimits,
-        opening: Sequence[Message],
-        *,
-        watch: Stopwatch,
-        tell: Callable[[EventKind, int, Turn | None], None],
-        journal: EpisodeJournal,
+        self, conversation: Conversation, limits: LoopLimits, opening: Sequence[Message], *, instruction: str = ""
     ) -> None:
-        self.turns: list[Turn] = []
-        self.replies: list[Reply] = []
-        self._policy = policy
-        self._toolset = toolset
-        self._schemas = toolset.schemas()
-        self._bounds = bounds
+        self._conversation = conversation
+        self._policy = conversation.policy
+        self._journal = conversation.journal
+        self._watch = conversation.watch
+        self._schemas = conversation.toolset.schemas()
+        self._limits = limits
         self._messages: list[Message] = list(opening)
-        self._watch = watch
-        self._tell = tell
-        self._journal = journal
-        self._cut: RecordedTurn | None = None
-        self._told = ""
+        self._interrupted: RecordedTurn | None = None
+        self._instruction = instruction
 
     async def run(self, sandbox: Sandbox) -> StopReason:
-        """Why the conversation ended. Raises PolicyError or SandboxGone."""
+        """Return why the conversation ended. Raises PolicyError or SandboxGone."""
         past = self._journal.past
         spent_s = past.spent_s - past.began_at_s if past else 0.0
         if past is not None:
             await self.recall(past)
         stop = past.stop if past else None
         if stop is None:
-            stop = await self._converse(sandbox, asyncio.timeout(self._bounds.agent_s - spent_s))
+            stop = await self._converse(sandbox, asyncio.timeout(self._limits.agent_s - spent_s))
             self._journal.record_stop(stop)
         return stop
 
-    async def run_step(self, sandbox: Sandbox, opening: Sequence[Message], agent_s: float) -> StopReason:
-        """In a new context, with time of its own; turns and tokens are counted on. Raises as ``run``."""
-        self._messages = list(opening)
-        self._told = str(opening[-1]["content"])
-        self._bounds = replace(self._bounds, agent_s=agent_s)
-        return await self._converse(sandbox, asyncio.timeout(agent_s))
-
     async def recall(self, past: JournalState) -> None:
-        """Be where ``past`` ends; its last turn may have calls that are yet to end. Raises PolicyError."""
-        over, cut = (past.turns[:-1], past.turns[-1:]) if past.stop is None else (past.turns, [])
-        for turn in over:
+        """Restore the state at the end of ``past``, whose last turn may have open calls. Raises PolicyError."""
+        ended, open_turns = (past.turns[:-1], past.turns[-1:]) if past.stop is None else (past.turns, [])
+        for turn in ended:
             await self._policy.replay(self._messages, self._schemas)
-            self.replies.append(turn.reply)
+            self._conversation.replies.append(turn.reply)
             results = [turn.results.get(call) for call in range(len(turn.reply.tool_calls))]
             self._finish(turn.reply, results, turn.started_at, turn.model_s, turn.tools_s)
-            self._say(turn.reply, results)
+            self._add_messages(turn.reply, results)
         for turn in past.turns:
             self._watch.add("policy_s", turn.model_s)
             self._watch.add("tools_s", turn.tools_s)
-        self._cut = cut[0] if cut else None
+        self._interrupted = open_turns[0] if open_turns else None
 
     async def _converse(self, sandbox: Sandbox, deadline: asyncio.Timeout) -> StopReason:
         try:
             async with deadline:
-                for index in range(len(self.turns), self._bounds.max_turns):
+                for index in range(len(self._conversation.turns), self._limits.max_turns):
                     stop = await self._take_turn(index, sandbox)
                     if stop is not None:
                         return stop
@@ -120,70 +126,70 @@ class TurnLoop:
             if not deadline.expired():
                 raise
             outage = self._policy.unavailable_reason
-            if outage is None and self._policy.silent_s >= SILENT_PART * self._bounds.agent_s:
+            if outage is None and self._policy.silent_s >= SILENT_PART * self._limits.agent_s:
                 outage = f"it had sent nothing for {self._policy.silent_s:.0f} s"
             if outage:
                 raise PolicyError(
-                    f"the endpoint was out when the agent's {self._bounds.agent_s:g} s ended: {outage}",
+                    f"the endpoint was out when the agent's {self._limits.agent_s:g} s ended: {outage}",
                     retryable=True,
                 ) from None
             return StopReason.AGENT_TIMEOUT
 
     async def _take_turn(self, index: int, sandbox: Sandbox) -> StopReason | None:
-        self._tell(EventKind.TURN_STARTED, index, None)
-        cut, self._cut = self._cut, None
-        if cut is not None:
+        self._conversation.on_turn(EventKind.TURN_STARTED, index, None)
+        past, self._interrupted = self._interrupted, None
+        if past is not None:
             await self._policy.replay(self._messages, self._schemas)
-            reply, started_at, model_s, spent_s = cut.reply, cut.started_at, cut.model_s, cut.tools_s
+            reply, started_at, model_s, spent_s = past.reply, past.started_at, past.model_s, past.tools_s
         else:
-            started_at, asked, spent_s = time.time(), time.monotonic(), 0.0
+            started_at, requested, spent_s = time.time(), time.monotonic(), 0.0
             with self._watch.phase("policy_s"):
                 reply = await self._policy.reply(self._messages, self._schemas)
-            model_s = time.monotonic() - asked
+            model_s = time.monotonic() - requested
             if reply.silent:
                 return reply.stop
             self._journal.record_reply(reply, started_at, model_s)
-        self.replies.append(reply)
-        results = [cut.results.get(call) if cut else None for call in range(len(reply.tool_calls))]
+        self._conversation.replies.append(reply)
+        results = [past.results.get(call) if past else None for call in range(len(reply.tool_calls))]
         replied = time.monotonic() - spent_s
         try:
             if reply.stop is None:
                 with self._watch.phase("tools_s"):
                     await run_calls(
-                        self._toolset,
+                        self._conversation.toolset,
                         sandbox,
                         reply.tool_calls,
                         results,
-                        TurnJournal(self._journal, index, cut),
-                        timeout_s=self._bounds.tool_s,
-                        most=self._bounds.calls_per_turn,
+                        CallLimits(self._limits.tool_s, self._limits.calls_per_turn),
+                        TurnJournal(self._journal, index, past),
                     )
         finally:
             self._finish(reply, results, started_at, model_s, time.monotonic() - replied)
-        self._tell(EventKind.TURN_FINISHED, index, self.turns[index])
-        self._say(reply, results)
+        self._conversation.on_turn(EventKind.TURN_FINISHED, index, self._conversation.turns[index])
+        self._add_messages(reply, results)
         return self._stop_after(reply, results)
 
     def _finish(
         self, reply: Reply, results: Sequence[ToolResult | None], started_at: float, model_s: float, tools_s: float
     ) -> None:
-        turn = _record(len(self.turns), reply, results, started_at, model_s, tools_s)
-        self.turns.append(replace(turn, told=self._told))
-        self._told = ""
+        turn = _record(len(self._conversation.turns), reply, results, started_at, model_s, tools_s)
+        self._conversation.turns.append(replace(turn, told=self._instruction))
+        self._instruction = ""
 
-    def _say(self, reply: Reply, results: Sequence[ToolResult | None]) -> None:
+    def _add_messages(self, reply: Reply, results: Sequence[ToolResult | None]) -> None:
         self._messages.append(assistant_message(reply))
         self._messages.extend(tool_messages(reply, results))
 
     def _stop_after(self, reply: Reply, results: Sequence[ToolResult | None]) -> StopReason | None:
-        """A reply without a tool call ends the work, unless the engine cut it short; so does an answer of any form."""
+        """Return why the work ends with ``reply``: a complete reply without a tool call, an answer, or a limit."""
         if reply.stop is not None:
             return reply.stop
-        answered = Answer.name in self._toolset.names and any(call.name == Answer.name for call in reply.tool_calls)
+        has_answer = Answer.name in self._conversation.toolset.names
+        answered = has_answer and any(call.name == Answer.name for call in reply.tool_calls)
         if answered or any(result is not None and result.done for result in results):
             return StopReason.AGENT_DONE
-        spent = sum(turn.completion_tokens for turn in self.turns)
-        if self._bounds.max_tokens is not None and spent >= self._bounds.max_tokens:
+        spent = sum(turn.completion_tokens for turn in self._conversation.turns)
+        if self._limits.max_tokens is not None and spent >= self._limits.max_tokens:
             return StopReason.MAX_TOKENS
         if not reply.tool_calls:
             return StopReason.MAX_TOKENS if reply.finish_reason == "length" else StopReason.AGENT_DONE
@@ -191,7 +197,7 @@ class TurnLoop:
 
 
 def count(turns: Sequence[Turn]) -> Mapping[str, float]:
-    """The figures of a conversation, malformed calls by kind."""
+    """Return the metrics of a conversation, with malformed calls by kind."""
     uses = [use for turn in turns for use in turn.tool_uses]
     figures = {
         "turns": len(turns),

@@ -1,4 +1,4 @@
-"""What can go wrong while a change is judged, by whose fault it is.
+"""The errors of grading, by whose fault they are.
 
 GradingError
 ├── ChangeTooLarge   the agent left more than a change may hold; judged 0
@@ -12,9 +12,9 @@ import errno
 
 from sandboxes.errors import PathError, RuntimeUnavailable
 
-_NOBODY_ELSES = frozenset({errno.EIO, errno.ENFILE})
-"""What nothing in a sandbox brings about."""
-_OF_A_FRESH_ONE = _NOBODY_ELSES | {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE}
+_HOST_ONLY = frozenset({errno.EIO, errno.ENFILE})
+"""Error numbers that no program in a sandbox can cause."""
+_HOST_IF_FRESH = _HOST_ONLY | {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE}
 
 
 class GradingError(Exception):
@@ -30,7 +30,7 @@ class ChangeRefused(GradingError):
 
 
 class ReportError(GradingError):
-    """``timed_out``: there is none because the verifier did not end in time."""
+    """The verifier gave no sound report. ``timed_out``: because it did not end in time."""
 
     def __init__(self, message: str, *, timed_out: bool = False) -> None:
         super().__init__(message)
@@ -38,8 +38,8 @@ class ReportError(GradingError):
 
 
 class VerifierError(GradingError):
-    """``retryable``: it was too slow where nothing was changed, which may have been the machine. ``command_s``: so long
-    its test command ran."""
+    """The verifier does not work. ``retryable``: it was too slow with nothing changed, which the machine may have
+    caused. ``command_s``: how long its test command ran."""
 
     def __init__(self, message: str, *, retryable: bool = False) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class UnfitTask(VerifierError):
 
 
 def raise_if_host_fault(error: PathError, *, fresh: bool = False) -> None:
-    """Raise RuntimeUnavailable where it is the machine that failed. ``fresh``: no program of the agent's has run in the
-    sandbox, so that only the machine can be short of room."""
-    if error.errno in (_OF_A_FRESH_ONE if fresh else _NOBODY_ELSES):
+    """Raise RuntimeUnavailable if the machine failed. ``fresh``: no program of the agent's has run in the sandbox, so
+    only the machine can be short of space."""
+    if error.errno in (_HOST_IF_FRESH if fresh else _HOST_ONLY):
         raise RuntimeUnavailable(f"the machine fails its sandboxes: {error}; look at its disk") from error

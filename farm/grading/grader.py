@@ -1,196 +1,187 @@
-"""The verdict on a change, reached in a fresh sandbox of the pristine image."""
+"""The one entry point of grading: from the work of an episode to its verdict."""
 
 import asyncio
 import random
 import time
-from collections.abc import Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Any
 
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
-from farm.grading.changes.capture import WorkspaceBaseline
 from farm.grading.decoys.control_run import (
     ControlRun,
-    after_control,
-    confirmable,
-    is_controlled,
-    is_settled,
-    plan_runs,
-    unconfirmed,
-    unsteady,
-    without_unconfirmed,
+    confirming_verifier,
+    count_control_runs,
+    find_unconfirmed,
+    mark_unsteady,
+    merge_control_run,
+    needs_control_run,
+    proves_forgery,
+    withhold_unconfirmed,
 )
-from farm.grading.decoys.verifier_plan import build_verifier_plan, refuse_unfit
+from farm.grading.decoys.verifier_plan import build_verifier_plan, check_verifier
 from farm.grading.errors import ChangeRefused, VerifierError
 from farm.grading.grading_run import GradingRun
+from farm.grading.request import GradingRequest
+from farm.grading.retrieval import decide_answer
 from farm.grading.sandboxes import open_grading_sandboxes
-from farm.grading.stress import NO_STRESS, Stress
+from farm.grading.separate_verifier import grade_artifacts
 from farm.grading.test_files import are_brought, tests_of
 from farm.grading.tripwire.tripwire import keep_findings
-from farm.grading.verdict import Verdict, with_time_of, zero_verdict
-from farm.tasks.bundle import TaskBundle
+from farm.grading.verdict import Verdict, forfeit_verdict, with_time_of, zero_verdict
+from farm.grading.work import Artifacts, Forfeit, WrittenAnswer
 from farm.tasks.healthcheck import await_health
-from farm.tasks.images import sandbox_spec
-from sandboxes.interface import Runtime, Sandbox
 
 
-async def grade(
-    bundle: TaskBundle,
-    change: Change,
-    runtime: Runtime,
-    *,
-    verify_s: float | None,
-    rng: random.Random,
-    boot_timeout_s: float = 60.0,
-    baseline: WorkspaceBaseline | None = None,
-    turns: asyncio.Semaphore | None = None,
-    worked_in: Sandbox | None = None,
-    tracebacks: bool = False,
-    stress: Stress = NO_STRESS,
-    alone: bool = False,
-) -> Verdict:
-    """Judge a change of the task's workspace.
+async def grade(request: GradingRequest) -> Verdict:
+    """Judge the work of ``request`` as its kind and the task's grading mode require.
 
-    ``worked_in`` is the agent's sandbox, from which the change was taken. All modes but ``patch`` need it.
-    ``verify_s`` caps the task's own limit on the test command, in seconds. ``turns`` bounds how many test commands run
-    at once; the time-out begins when the command has its turn. ``rng`` chooses false tests and names, which the agent
-    must not be able to guess. ``baseline`` spares a walk of the workspace if it is of the same image.
-    ``tracebacks``: pytest shows where tests failed, which takes up to a third of the command; no verdict depends on it.
-    ``stress``: load or another order of tests; if an order was asked for, the component ``ordered`` tells whether the
-    tests ran in it. ``alone``: there is no control run, and no test runs behind a false test like it.
-
-    A change that makes the command hang, die or report nothing, or that ends the sandbox, is judged 0. Raises
-    VerifierError if the verifier does not work with nothing changed, or if the task cannot be judged this way. Raises
-    the errors of ``sandboxes`` for infrastructure, and SandboxGone unless the change ended the sandbox.
+    A change that makes the test command hang, die or report nothing, or that ends the sandbox, is judged 0. Raises
+    VerifierError if the verifier does not work with nothing changed, or if the task cannot be judged by this kind of
+    work. Raises the errors of ``sandboxes`` for infrastructure, and SandboxGone unless the work ended the sandbox.
     """
-    task = bundle.task
+    task, work = request.bundle.task, request.work
+    match work:
+        case Forfeit(reason):
+            return forfeit_verdict(reason)
+        case WrittenAnswer(arguments):
+            if task.retrieval is None:
+                raise VerifierError("the task asks for a change, not for an answer")
+            return decide_answer(task.retrieval, task.workspace, arguments)
     if task.retrieval is not None:
         raise VerifierError("the task asks for an answer, not for a change")
     if task.steps:
         raise VerifierError("a task of several steps is judged step by step, in an episode")
+    if isinstance(work, Artifacts):
+        if task.verifier.separate is None:
+            raise VerifierError("the task has no verifier of its own")
+        return await grade_artifacts(request, work.files, task.verifier.separate)
     if task.verifier.mode is GradingMode.SEPARATE:
-        raise VerifierError("the task's own verifier is shown artifacts, not a change; play an episode")
-    refuse_unfit(task.verifier, bundle.tests)
-    given = (verify_s, boot_timeout_s, baseline, turns, worked_in, tracebacks, stress)
-    judge = partial(_judge, bundle, change, runtime, *given)
-    # Tests of another language run behind false tests like them, which may disturb them. Tests run once in the agent's
-    # own sandbox, in another order, and with nothing changed.
-    twice = task.verifier.mode is not GradingMode.SHARED and stress.order is None and not alone
-    if not (twice and is_controlled(task.verifier)) or change.empty:
-        first = await judge(rng, before=twice, asked=task.verifier)
-        if first.doubtful and twice:
-            again = await judge(rng, before=False, asked=task.verifier)
-            return with_time_of(keep_findings(first, again), first)
-        return first
-    return await _judge_controlled(task.verifier, judge, rng)
+        raise VerifierError("the task's own verifier judges artifacts, not a change; play an episode")
+    return await _grade_change(request, work)
 
 
-async def _judge_controlled(
-    verifier: Verifier, judge: "partial[Coroutine[Any, Any, Verdict]]", rng: random.Random
-) -> Verdict:
-    """Return the verdict of the run that counts, as far as the control runs around it bear it out."""
-    before, after = plan_runs(verifier, rng)
-    controls: list[Verdict] = []
-    for _ in range(before):
-        control = await judge(rng, before=False, asked=verifier, control=ControlRun.SOME)
-        if control.unreported or is_settled(control):
-            return reduce(lambda last, other: with_time_of(keep_findings(other, last), other), controls, control)
-        controls.append(control)
-    first = await judge(rng, before=False, asked=verifier)
-    asked = confirmable(verifier, first)
-    for _ in range(after if asked is not None else 0):
-        controls.append(await judge(rng, before=False, asked=asked, control=ControlRun.SOME, failed=first.missing))
-    verdict = first
-    for control in controls:
-        verdict = after_control(verifier, keep_findings(control, verdict), control)
-    if asked is None or verdict.tampered:
-        return verdict
-    open_tests = {test for control in controls for test in unconfirmed(asked, control)}
-    if not open_tests:
-        return verdict
-    control = await judge(rng, before=False, asked=asked, control=ControlRun.LAST, failed=first.missing)
-    verdict = unsteady(after_control(verifier, keep_findings(control, verdict), control))
-    if verdict.tampered or not unconfirmed(asked, control):
-        return verdict
-    return without_unconfirmed(verifier, verdict, unconfirmed(asked, control), control.reason)
-
-
-async def passed_false(bundle: TaskBundle, change: Change, runtime: Runtime, *, rng: random.Random) -> tuple[str, ...]:
-    """Return expected tests of Python, without parameters, of which a false version passes with ``change``.
+async def passed_false(request: GradingRequest) -> tuple[str, ...]:
+    """Return expected tests of Python, without parameters, of which a false version passes with a change.
 
     All tests that can be made false are false at once, each in one way of several. Raises what ``grade`` raises.
     """
-    asked = bundle.task.verifier
-    given = (None, 60.0, None, None, None, False, NO_STRESS)
-    verdict = await _judge(bundle, change, runtime, *given, rng, before=False, asked=asked, control=ControlRun.ALL)
-    return verdict.passed_false
+    assert isinstance(request.work, Change)
+    run = PlannedRun(request.verifier, control=ControlRun.ALL)
+    return (await _run_once(request, request.work, run)).passed_false
 
 
-async def _judge(
-    bundle: TaskBundle,
-    change: Change,
-    runtime: Runtime,
-    verify_s: float | None,
-    boot_timeout_s: float,
-    baseline: WorkspaceBaseline | None,
-    turns: asyncio.Semaphore | None,
-    worked_in: Sandbox | None,
-    tracebacks: bool,
-    stress: Stress,
-    rng: random.Random,
-    *,
-    before: bool,
-    asked: Verifier,
-    control: ControlRun | None = None,
-    failed: Collection[str] = (),
-) -> Verdict:
-    """Run the tests of ``asked`` once. ``before``, ``control`` and ``failed`` as ``build_verifier_plan`` takes them."""
-    task = bundle.task
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One run of the tests that ``verifier`` expects: all of the task, or a part of them. The other fields are as
+    ``build_verifier_plan`` takes them."""
+
+    verifier: Verifier
+    decoys_first: bool = False
+    control: ControlRun | None = None
+    failed: Collection[str] = ()
+
+
+RunOnce = Callable[[PlannedRun], Awaitable[Verdict]]
+
+
+async def _grade_change(request: GradingRequest, change: Change) -> Verdict:
+    verifier = request.verifier
+    check_verifier(verifier, request.bundle.tests)
+    run = partial(_run_once, request, change)
+    # Decoy tests of another language may disturb the tests that run behind them. Tests run once in the agent's own
+    # sandbox, in another order, and with nothing changed.
+    twice = verifier.mode is not GradingMode.SHARED and request.stress.order is None and not request.single_run
+    if twice and needs_control_run(verifier) and not change.empty:
+        return await _grade_with_control_runs(verifier, run, request.rng)
+    first = await run(PlannedRun(verifier, decoys_first=twice))
+    if first.doubtful and twice:
+        second = await run(PlannedRun(verifier))
+        return with_time_of(keep_findings(first, second), first)
+    return first
+
+
+async def _grade_with_control_runs(verifier: Verifier, run: RunOnce, rng: random.Random) -> Verdict:
+    """Return the verdict of the run that counts, as far as the control runs around it bear it out."""
+    before, after = count_control_runs(verifier, rng)
+    controls: list[Verdict] = []
+    for _ in range(before):
+        control = await run(PlannedRun(verifier, control=ControlRun.SOME))
+        if control.unreported or proves_forgery(control):
+            return reduce(lambda last, other: with_time_of(keep_findings(other, last), other), controls, control)
+        controls.append(control)
+    first = await run(PlannedRun(verifier))
+    passed = confirming_verifier(verifier, first)
+    if passed is not None:
+        for _ in range(after):
+            controls.append(await run(PlannedRun(passed, control=ControlRun.SOME, failed=first.missing)))
+    verdict = first
+    for control in controls:
+        verdict = merge_control_run(verifier, keep_findings(control, verdict), control)
+    if passed is None or verdict.tampered:
+        return verdict
+    open_tests = {test for control in controls for test in find_unconfirmed(passed, control)}
+    if not open_tests:
+        return verdict
+    control = await run(PlannedRun(passed, control=ControlRun.LAST, failed=first.missing))
+    verdict = mark_unsteady(merge_control_run(verifier, keep_findings(control, verdict), control))
+    if verdict.tampered or not find_unconfirmed(passed, control):
+        return verdict
+    return withhold_unconfirmed(verifier, verdict, find_unconfirmed(passed, control), control.reason)
+
+
+async def _run_once(request: GradingRequest, change: Change, run: PlannedRun) -> Verdict:
+    """Run the tests of ``run`` once on ``change``, in sandboxes of their own."""
     started = time.monotonic()
-    spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"}, hides_tests=True)
-    names_tests = task.verifier.report.names_tests
-    changed = [file.path for file in change.files]
-    set_any = partial(build_verifier_plan, asked, changed=changed, rng=rng, before=before, seed=stress.order)
-    set_one = partial(set_any, control=control, failed=failed)
-    in_thread = partial(asyncio.get_running_loop().run_in_executor, None, set_one)
-    # While it boots, unless the tests are made of what the image holds.
-    exam = in_thread(bundle.tests) if names_tests and are_brought(bundle) else None
-    mode = task.verifier.mode
+    task, mode = request.bundle.task, request.verifier.mode
+    build_plan = partial(
+        asyncio.get_running_loop().run_in_executor,
+        None,
+        partial(
+            build_verifier_plan,
+            run.verifier,
+            changed=[file.path for file in change.files],
+            rng=request.rng,
+            decoys_first=run.decoys_first,
+            seed=request.stress.order,
+            control=run.control,
+            failed=run.failed,
+        ),
+    )
+    names_tests = request.verifier.report.names_tests
+    # The plan is built during the boot, unless the tests depend on the files of the image.
+    plan = build_plan(request.bundle.tests) if names_tests and are_brought(request.bundle) else None
     async with AsyncExitStack() as undo:
         try:
-            place = await undo.enter_async_context(
-                open_grading_sandboxes(runtime, spec, mode, worked_in, boot_timeout_s=boot_timeout_s)
-            )
+            sandboxes = await undo.enter_async_context(open_grading_sandboxes(request))
         except ChangeRefused as error:
             return zero_verdict(str(error))
-        if not place.holds_agent_state:
-            await await_health(place.tests, task)
-        booted = time.monotonic()
-        grading = GradingRun(bundle, place, task.verifier.limit_s(verify_s), baseline, turns, tracebacks, stress, rng)
+        if not sandboxes.holds_agent_state:
+            await await_health(sandboxes.tests, task)
+        boot_s = time.monotonic() - started
+        grading = GradingRun(request, sandboxes)
+        undo.push_async_callback(grading.close)
         try:
             if names_tests:
-                made = await (exam or in_thread(await tests_of(bundle, place.pristine)))
-                verdict = await grading.run_verifier_plan(change, made, asked)
-            elif task.verifier.report is ReportFormat.EXIT_CODE:
+                ready = await (plan or build_plan(await tests_of(request.bundle, sandboxes.pristine)))
+                verdict = await grading.run_verifier_plan(change, ready, run.verifier)
+            elif request.verifier.report is ReportFormat.EXIT_CODE:
                 verdict = await grading.run_for_exit_code(change)
             else:
                 verdict = await grading.run_for_reward_file(change)
         except ChangeRefused as error:
             verdict = zero_verdict(str(error))
         except VerifierError as error:
-            error.command_s = grading.command_s
+            error.command_s = grading.times.command_s
             raise
-        finally:
-            await grading.close()
     marks = {} if mode is GradingMode.PATCH else {f"graded_{mode.value}": 1.0}
     return replace(
         verdict,
         components={**verdict.components, **marks, **grading.facts},
-        boot_s=booted - started,
-        queue_s=grading.queue_s,
-        command_s=grading.command_s,
+        boot_s=boot_s,
+        queue_s=grading.times.queue_s,
+        command_s=grading.times.command_s,
         total_s=time.monotonic() - started,
     )

@@ -1,4 +1,4 @@
-"""The verdict on an answer to a retrieval task, from what the policy wrote; pure."""
+"""Judge the answer to a retrieval task as the policy wrote it; pure."""
 
 from farm.core.retrieval import Retrieval, gather, score
 from farm.grading.verdict import Verdict
@@ -7,26 +7,28 @@ from sandboxes.tools.parse_call import MalformedCall, parse_arguments
 
 
 def decide_answer(retrieval: Retrieval, workspace: str, written: str | None) -> Verdict:
-    """``written``: the arguments of the call by which the policy answered, None where it did not. Whatever they hold,
-    this takes no longer than it takes to read them."""
+    """Return the verdict on ``written``, the arguments of the call by which the policy answered; None: it did not.
+
+    The time is linear in the length of the arguments.
+    """
     if written is None:
         return _worthless("no answer was given")
     try:
         answer = parse_arguments(AnswerInput, written)
     except MalformedCall as fault:
         return _worthless(f"{Answer.name} was malformed: {fault}")
-    given = gather([(file.path, file.lines) for file in answer.files], workspace)
-    found = score(retrieval.expected, given, retrieval.beta)
-    right = round(found.files.recall * len(retrieval.expected))
-    resolved = found.reward == 1.0
+    named = gather([(file.path, file.lines) for file in answer.files], workspace)
+    result = score(retrieval.expected, named, retrieval.beta)
+    right = round(result.files.recall * len(retrieval.expected))
+    resolved = result.reward == 1.0
     return Verdict(
-        reward=found.reward,
+        reward=result.reward,
         resolved=resolved,
         reason=(
-            f"{right} of {len(retrieval.expected)} expected files found among {len(given)}"
-            f" (F {found.files.f:.3f}); F of lines {found.lines.f:.3f}"
+            f"{right} of {len(retrieval.expected)} expected files found among {len(named)}"
+            f" (F {result.files.f:.3f}); F of lines {result.lines.f:.3f}"
         ),
-        components={**found.components, "answered": 1.0, "resolved": float(resolved)},
+        components={**result.components, "answered": 1.0, "resolved": float(resolved)},
     )
 
 

@@ -1,14 +1,16 @@
-"""Where the tests run, by the task's grading mode."""
+"""The sandboxes of one grading, by the task's grading mode."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from farm.core.task import GradingMode
 from farm.grading.errors import ChangeRefused, VerifierError
+from farm.grading.request import GradingRequest
+from farm.tasks.images import sandbox_spec
 from sandboxes.errors import LossCause, SandboxGone, SnapshotError
-from sandboxes.interface import Runtime, Sandbox
-from sandboxes.spec import SandboxSpec
+from sandboxes.interface import Sandbox
 
 _DROP = r"""
 PATH=/.farm/bin
@@ -20,8 +22,8 @@ busybox find "$1" \( -name __pycache__ -prune -o -name '*.py[co]' \) -exec busyb
 
 @dataclass(frozen=True, slots=True)
 class GradingSandboxes:
-    """``pristine``: a sandbox of the image that nobody has touched. ``tests``: where the tests run, which is the same
-    one in mode ``patch``; else it holds what the agent left, all over its file system."""
+    """``pristine``: a sandbox of the image without any change. ``tests``: the sandbox in which the tests run. It is the
+    pristine one in mode ``patch``; else it holds what the agent left, all over its file system."""
 
     pristine: Sandbox
     tests: Sandbox
@@ -32,27 +34,28 @@ class GradingSandboxes:
 
 
 @asynccontextmanager
-async def open_grading_sandboxes(
-    runtime: Runtime, spec: SandboxSpec, mode: GradingMode, worked_in: Sandbox | None, *, boot_timeout_s: float
-) -> AsyncIterator[GradingSandboxes]:
-    """Every process of ``worked_in``, the agent's sandbox, is dead.
+async def open_grading_sandboxes(request: GradingRequest) -> AsyncIterator[GradingSandboxes]:
+    """Boot what the task's grading mode needs. Every process of the agent's sandbox is dead.
 
-    Raises VerifierError where it lacks, ChangeRefused where no sandbox starts on what the agent left, and the errors of
-    ``sandboxes``.
+    Raises VerifierError if the mode needs the agent's sandbox and there is none, ChangeRefused if no sandbox starts on
+    what the agent left, and the errors of ``sandboxes``.
     """
+    task, mode, agent_sandbox = request.bundle.task, request.verifier.mode, request.agent_sandbox
+    spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"}, hides_tests=True)
+    boot = partial(request.runtime.scope, spec, boot_timeout_s=request.boot_timeout_s)
     async with AsyncExitStack() as undo:
-        pristine = await undo.enter_async_context(runtime.scope(spec, boot_timeout_s=boot_timeout_s))
+        pristine = await undo.enter_async_context(boot())
         if mode is GradingMode.PATCH:
             yield GradingSandboxes(pristine, pristine)
             return
-        if worked_in is None:
-            raise VerifierError(f"a task graded by {mode.value} is judged in an episode, where its sandbox lives")
+        if agent_sandbox is None:
+            raise VerifierError(f"a task graded by {mode.value} needs the sandbox of an episode; play an episode")
         if mode is GradingMode.SHARED:
-            yield GradingSandboxes(pristine, worked_in)
+            yield GradingSandboxes(pristine, agent_sandbox)
             return
         try:
-            copy = await undo.enter_async_context(await worked_in.snapshot())
-            tests = await undo.enter_async_context(runtime.scope(spec, base=copy, boot_timeout_s=boot_timeout_s))
+            copy = await undo.enter_async_context(await agent_sandbox.snapshot())
+            tests = await undo.enter_async_context(boot(base=copy))
         except SandboxGone as error:
             if error.by is LossCause.OUTSIDE:
                 raise
@@ -65,9 +68,9 @@ async def open_grading_sandboxes(
 
 
 async def drop_bytecode(sandbox: Sandbox, workspace: str) -> None:
-    """A file of bytecode can stand in for the source beside it, also for a test's, and one of a package for a module.
+    """Remove files of bytecode, because one can stand in for the source beside it, also for a test's source.
 
-    Raises ChangeRefused where some cannot be removed, unless it is of a user who left the policy no way to write to it.
+    Raises ChangeRefused if some cannot be removed, unless they belong to another user and the policy cannot write them.
     """
     result = await sandbox.exec(("/.farm/bin/bash", "-c", _DROP, "drop", workspace), timeout_s=60.0)
     if result.exit_code != 0:

@@ -1,6 +1,6 @@
-"""What makes tests show that they depend on more than the code: another order, and too little of the processors.
+"""Conditions that reveal tests which depend on more than the code: another order of tests, and CPU load.
 
-For validation only; an episode's tests run as they come.
+For validation only; an episode's tests run without them.
 """
 
 import posixpath
@@ -15,27 +15,26 @@ from sandboxes.interface import MIB, Sandbox
 
 ORDER_INSIDE = Path(__file__).parent / "reports" / "shuffle_tests.py"
 ORDERED = "ordered"
-"""The component that says whether an order that was asked for was had: 1 or 0."""
+"""The component that is 1 if the tests ran in the requested order, else 0."""
 PROCESSOR_S = "processor_s"
-"""The component that says, of a command with busy neighbours, how many processor seconds all of them had together."""
+"""The component that holds the processor seconds of a command and its busy neighbours together."""
 _SPENT = "/tmp/.farm-spent"
-_TICKS_A_SECOND = 100  # of every Linux that Python runs on; what is compiled in is not asked for
+_TICKS_A_SECOND = 100  # on every Linux that Python supports
 _PLUGIN = "farm_test_order"
 
 
 @dataclass(frozen=True, slots=True)
 class Stress:
-    """``order``: a seed, by which tests run in a random order: files, classes in a file, tests in a class; of pytest's
-    and unittest's tests, without anything that the image would have to hold. ``busy``: so many processes that only
-    compute run beside the command. They share the quota of its sandbox, so no other sandbox is slower for them, and end
-    with it.
+    """``order``: a seed, by which tests of pytest and unittest run in a random order: files, classes in a file, tests
+    in a class. The image needs nothing for that. ``cpu_hogs``: so many processes that only compute run beside the
+    command. They share the quota of its sandbox, so they slow no other sandbox, and they end with it.
     """
 
     order: int | None = None
     cpu_hogs: int = 0
 
     def around(self, command: str) -> str:
-        """``command`` among its neighbours; none of them is a job that the shell would wait for."""
+        """Return ``command`` with its busy neighbours; none of them is a job that the shell would wait for."""
         if not self.cpu_hogs:
             return command
         busy = f"for _ in {'. ' * self.cpu_hogs}; do ( while :; do :; done & ) > /dev/null 2>&1; done"
@@ -43,7 +42,7 @@ class Stress:
         return f"{busy}\n(\n{command}\n)\n{note}"
 
     async def facts(self, sandbox: Sandbox) -> Mapping[str, float]:
-        """Components, once the command has ended; none where it was broken off."""
+        """Return components when the command has ended; none if it was killed."""
         if not self.cpu_hogs:
             return {}
         try:
@@ -57,7 +56,7 @@ NO_STRESS = Stress()
 
 
 def spent_s(content: bytes) -> float:
-    """The processor seconds of processes and of their children that ended, from the text of their ``/proc/*/stat``."""
+    """Return the processor seconds of processes and their ended children from the text of ``/proc/*/stat``."""
     ticks = 0
     for line in content.splitlines():
         fields = line.rpartition(b")")[2].split()[11:15]  # proc(5): utime, stime, cutime, cstime
@@ -67,18 +66,18 @@ def spent_s(content: bytes) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RunOrder:
-    """How one test command is made to run its tests in an order. ``report`` is where it writes."""
+    """The order in which one test command runs its tests. ``report`` is the path of its report."""
 
     seed: int
     report: str
 
     @property
     def mark(self) -> str:
-        """A file that is there where the order was had."""
+        """The path of a file that exists if the tests ran in the order."""
         return f"{self._home}/ordered"
 
     async def was_applied(self, sandbox: Sandbox) -> float:
-        """1 or 0."""
+        """Return 1 if the tests ran in the order, else 0."""
         try:
             await sandbox.stat(self.mark)
         except PathError:
@@ -98,7 +97,7 @@ class RunOrder:
         return {"FARM_TEST_ORDER": str(self.seed), "FARM_TEST_ORDERED": self.mark}
 
     def around(self, command: str, kind: ReportFormat) -> str:
-        """What pytest is told reaches it by its variables, whatever calls it."""
+        """Return ``command`` with the plugin. pytest gets it by variables, because any program may call pytest."""
         if kind is not ReportFormat.PYTEST:
             return command
         return (

@@ -1,5 +1,5 @@
-"""The tests that grading puts in: those the task brings, those its patch makes of what the image holds, and expected
-ones that the image holds already."""
+"""The tests that grading puts in: the task's own files, files of the image with the task's patch, and expected tests
+that the image holds already."""
 
 import errno
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ MAX_BYTES = 64 * MIB
 
 
 async def tests_of(bundle: TaskBundle, sandbox: Sandbox) -> Mapping[str, BundleFile]:
-    """The tests by path in the workspace. ``sandbox`` is one of the pristine image that nobody has touched yet.
+    """Return the tests by path in the workspace. ``sandbox`` has booted from the image and is untouched.
 
-    The files of expected tests that neither the task nor its patch brings are among them, as the image has them: so
-    they are as protected, and as much of an exam, as the others. What the patch removes stays. Raises VerifierError
-    where the patch does not fit the image.
+    Files of expected tests that neither the task nor its patch brings are among them, as the image has them, so that
+    they are protected like the others and get decoy tests. Files that the patch removes stay. Raises VerifierError if
+    the patch does not fit the image.
     """
     if are_brought(bundle):
         return bundle.tests
@@ -28,19 +28,19 @@ async def tests_of(bundle: TaskBundle, sandbox: Sandbox) -> Mapping[str, BundleF
         patches = [patch for patch in parse_patch(bundle.test_patch) if patch.new is not None]
         wanted = {patch.old for patch in patches if patch.old is not None} | owned_files(bundle.task.verifier)
         old = await _read(sandbox, bundle.task.workspace, sorted(wanted))
-        made = {patch.new: _made(patch, old) for patch in patches if patch.new is not None}
+        patched = {patch.new: _patched_file(patch, old) for patch in patches if patch.new is not None}
     except UnifiedDiffError as error:
         raise VerifierError(f"the test patch does not fit the image: {error}") from None
     kept = {path: file for path, file in old.items() if path in owned_files(bundle.task.verifier)}
-    return {**kept, **bundle.tests, **made}
+    return {**kept, **bundle.tests, **patched}
 
 
 def are_brought(bundle: TaskBundle) -> bool:
-    """Whether the task alone has all of its tests."""
+    """Return True if the task alone has all of its tests."""
     return not bundle.test_patch and owned_files(bundle.task.verifier) <= bundle.tests.keys()
 
 
-def _made(patch: FilePatch, old: Mapping[str, BundleFile]) -> BundleFile:
+def _patched_file(patch: FilePatch, old: Mapping[str, BundleFile]) -> BundleFile:
     before = None if patch.old is None else old.get(patch.old)
     content = apply_patch(patch, None if before is None else before.content)
     executable = before is not None and before.executable if patch.executable is None else patch.executable
@@ -48,7 +48,7 @@ def _made(patch: FilePatch, old: Mapping[str, BundleFile]) -> BundleFile:
 
 
 async def _read(sandbox: Sandbox, workspace: str, paths: list[str]) -> dict[str, BundleFile]:
-    """Those that are there, and are regular files."""
+    """Return the files of ``paths`` that exist and are regular files."""
     room = MAX_BYTES
 
     async def read(path: str) -> tuple[str, BundleFile] | None:

@@ -1,4 +1,4 @@
-"""From what a grading sandbox showed to a reward; pure."""
+"""Decide a reward from the evidence of a grading sandbox; pure."""
 
 import difflib
 import heapq
@@ -12,7 +12,7 @@ from farm.grading.errors import ReportError, UnfitTask, VerifierError
 from farm.grading.reports.outcome import CaseOutcome
 
 NOT_RUN = (126, 127)
-"""Exit codes by which a shell says that a command cannot be executed, or is not there."""
+"""Exit codes of a shell if a command cannot be executed or does not exist."""
 _MOST_CHARS = 200
 _MOST_COMPARED = 100
 _UNGUARDED = {"unguarded": 1.0}
@@ -20,17 +20,17 @@ _UNGUARDED = {"unguarded": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a change is worth.
+    """The result of grading.
 
     ``reason`` is one line. ``components`` are raw numbers, among them ``resolved`` and the fractions ``fail_to_pass``
-    and ``pass_to_pass`` of expected ids seen passed. ``tampered``: the results contradict what is known of them.
-    ``doubtful``: nothing failed but what ran behind a false test like it, which may have disturbed it.
+    and ``pass_to_pass`` of expected ids that passed. ``tampered``: the results contradict the decoy tests.
+    ``doubtful``: only tests failed that ran behind a decoy test like them, which may have disturbed them.
     ``protected_paths`` did not travel into the grading sandbox. ``patch`` shows the whole change as a git-format diff,
-    ``output`` the last of what the verifier printed, ``outcomes`` what the report says of expected tests;
-    ``missing`` are those of which it does not say that they passed, where there is a report to go by, and ``late``
-    those of them that ran behind a false test like them. ``screened``: lines of the change that look like results made
-    up. ``passed_false``: ids, without parameters, of expected tests of which a false version passed.
-    ``unreported``: the verifier gave no result at all, which an image that cannot run the tests causes as well.
+    ``output`` the last that the verifier printed, ``outcomes`` the report on expected tests. ``missing``: expected
+    tests that did not pass by the report, if there is one; ``tests_after_decoy`` are those of them that ran behind a
+    decoy test like them. ``screened``: lines of the change that look like forged results. ``passed_false``: ids,
+    without parameters, of expected tests of which a false version passed. ``unreported``: the verifier gave no result
+    at all, which an image that cannot run the tests causes as well.
     """
 
     reward: float
@@ -56,7 +56,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class VerifierEvidence:
-    """What one run of a pytest verifier gave. ``fault`` says why there are no ``outcomes``, where there are none."""
+    """The result of one run of the tests. ``fault`` says why there are no ``outcomes``."""
 
     outcomes: Mapping[str, CaseOutcome] = field(default_factory=dict)
     fault: str | None = None
@@ -64,10 +64,10 @@ class VerifierEvidence:
 
 
 def decide(verifier: Verifier, canary: DecoyFile, evidence: VerifierEvidence, *, pristine: bool) -> Verdict:
-    """Reward 1 if and only if each expected id was seen passed, and nothing gives the results away; else 0.
+    """Return reward 1 if and only if each expected id passed and no decoy test shows a forgery; else 0.
 
-    ``pristine`` says that nothing of the agent's was applied: what then keeps the verifier from giving a sound report
-    is its own fault and raises VerifierError.
+    ``pristine``: nothing of the agent's was applied. Then a verifier without a sound report is at fault itself, which
+    raises VerifierError.
     """
     passed = {test for test, outcome in evidence.outcomes.items() if outcome is CaseOutcome.PASSED}
     missing = [test for test in (*verifier.fail_to_pass, *verifier.pass_to_pass) if test not in passed]
@@ -86,7 +86,7 @@ def decide(verifier: Verifier, canary: DecoyFile, evidence: VerifierEvidence, *,
     expected = frozenset(verifier.fail_to_pass) | frozenset(verifier.pass_to_pass)
     chance = {canary.originals[name] for name in map(without_parameters, passed) if name in canary.originals}
     credited = () if tampered else [test for test in passed if without_parameters(test) not in chance]
-    late = tuple(test for test in missing if without_parameters(test) in canary.late)
+    late = tuple(test for test in missing if without_parameters(test) in canary.run_after_decoy)
     return Verdict(
         reward=1.0 if resolved else 0.0,
         resolved=resolved,
@@ -149,7 +149,7 @@ def with_time_of(verdict: Verdict, other: Verdict) -> Verdict:
 
 
 def decide_reward_file(reward: float | ReportError, *, pristine: bool) -> Verdict:
-    """The verdict of a verifier that names its reward itself; ``reward`` is why there is none where there is none."""
+    """Return the verdict of a verifier that names its reward itself, or does not for the reason in ``reward``."""
     if isinstance(reward, ReportError):
         if pristine:
             raise _unfit(str(reward), timed_out=reward.timed_out)
@@ -159,7 +159,8 @@ def decide_reward_file(reward: float | ReportError, *, pristine: bool) -> Verdic
 
 
 def decide_exit_code(exit_code: int | None, timed_out: str | None, *, pristine: bool) -> Verdict:
-    """The verdict of a verifier that says no more than whether it succeeded; ``timed_out`` says that it did not end.
+    """Return the verdict of a verifier that reports success only by its exit code; ``timed_out`` says that it did not
+    end.
 
     Raises UnfitTask and VerifierError, as ``decide``, for a command that cannot run with nothing changed.
     """
@@ -184,13 +185,18 @@ def _bare(resolved: bool) -> dict[str, float]:
     return {"resolved": float(resolved), **_UNGUARDED}
 
 
+def forfeit_verdict(reason: str) -> Verdict:
+    """Return the verdict on work that the policy itself made impossible to judge, which is no failure of the farm."""
+    return Verdict(0.0, False, reason, components={"resolved": 0.0})
+
+
 def zero_verdict(reason: str) -> Verdict:
-    """The verdict on a change that nothing was run for."""
+    """Return the verdict on a change for which no test ran."""
     return Verdict(0.0, False, reason, components={"resolved": 0.0, "tampered": 0.0})
 
 
 def _find_tampering(canary: DecoyFile, outcomes: Mapping[str, CaseOutcome], *, complete: bool) -> str | None:
-    """Return how the canary gives the results away, or None.
+    """Return how the decoy tests show a forgery, or None.
 
     ``complete``: all expected tests passed. A run that broke off may lack the canary, a complete one may not.
     """
@@ -226,7 +232,7 @@ def _passed_false(
 
 
 def _unreported(canary: DecoyFile, evidence: VerifierEvidence) -> dict[str, float]:
-    """How many false tests a report says nothing of. An honest command may leave some out: a ``-k`` of its own does."""
+    """Count the false tests that a report lacks. An honest command may leave some out, for instance by ``-k``."""
     if not canary.must_not_pass or evidence.fault is not None:
         return {}
     reported = frozenset(map(without_parameters, evidence.outcomes))
@@ -245,12 +251,12 @@ def _reason(missing: Sequence[str], outcomes: Mapping[str, CaseOutcome], expecte
     if not missing:
         return f"all {expected} expected tests passed"
     first = missing[0]
-    seen = outcomes.get(first) or f"not reported{_nearest(first, outcomes, ours)}"
-    return f"{len(missing)} of {expected} expected tests did not pass; the first is {first} ({seen})"
+    outcome = outcomes.get(first) or f"not reported{_nearest(first, outcomes, ours)}"
+    return f"{len(missing)} of {expected} expected tests did not pass; the first is {first} ({outcome})"
 
 
 def _nearest(test: str, outcomes: Collection[str], ours: Collection[str]) -> str:
-    """An id may be misspelt. Few are compared, for a report may hold whatever takes long."""
+    """Name the reported id that is most like ``test``, which may be misspelt. Few are compared, to bound the time."""
     beside = f"{container_of_test(test)}::"
     others = (other for other in outcomes if other.startswith(beside) and len(other) <= _MOST_CHARS)
     near = heapq.nsmallest(_MOST_COMPARED, others, key=lambda other: abs(len(other) - len(test)))

@@ -4,23 +4,17 @@ If it gives none for a change, either the change broke it, which is worth 0, or 
 the task's fault and no reward. No policy can influence the run that tells them apart.
 """
 
-import asyncio
-import random
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from farm.async_lru import AsyncLru
 from farm.core.change import Change
-from farm.core.run import EpisodeLimits
 from farm.core.task import GradingMode
 from farm.grading.errors import UnfitTask, VerifierError
 from farm.grading.grader import grade
-from farm.grading.separate_verifier import collect, grade_artifacts, take_artifacts
-from farm.grading.verdict import Verdict
-from farm.tasks.bundle import TaskBundle
-from farm.tasks.images import sandbox_spec
+from farm.grading.request import GradingRequest
+from farm.grading.separate_verifier import take_pristine_artifacts
+from farm.grading.work import Artifacts
 from sandboxes.errors import LossCause, SandboxGone
-from sandboxes.interface import Runtime
 
 _KEPT = 1024
 
@@ -29,38 +23,24 @@ class VerifierCheck:
     """A node's memory of verifiers, by the digests of task and image."""
 
     def __init__(self) -> None:
-        self._faults: OrderedDict[tuple[str, str], str] = OrderedDict()
-        self._trying: dict[tuple[str, str], asyncio.Lock] = {}
+        self._faults = AsyncLru[tuple[str, str], str](_KEPT)
 
-    async def require(
-        self,
-        bundle: TaskBundle,
-        image_digest: str,
-        runtime: Runtime,
-        limits: EpisodeLimits,
-        turns: asyncio.Semaphore | None = None,
-    ) -> None:
-        """Return if the verifier gives a result with nothing changed.
+    async def require(self, request: GradingRequest, image_digest: str) -> None:
+        """Return if the verifier of ``request`` gives a result with nothing changed.
 
         Raises UnfitTask if it gives none, VerifierError if it does not end in time, which is tried again the next time,
         and what ``grade`` raises.
         """
-        key = (bundle.task.digest, image_digest)
-        async with self._trying.setdefault(key, asyncio.Lock()):
-            if key not in self._faults:
-                self._faults[key] = await _fault(lambda: _try(bundle, runtime, limits, turns))
-        self._faults.move_to_end(key)
-        while len(self._faults) > _KEPT:
-            gone, _ = self._faults.popitem(last=False)
-            self._trying.pop(gone, None)
-        if self._faults[key]:
-            raise UnfitTask(self._faults[key])
+        key = (request.bundle.task.digest, image_digest)
+        fault = await self._faults.get(key, lambda: _find_fault(request))
+        if fault:
+            raise UnfitTask(fault)
 
 
-async def _fault(run: Callable[[], Awaitable[Verdict]]) -> str:
+async def _find_fault(request: GradingRequest) -> str:
     """Return why the verifier gives no result; empty: it gives one."""
     try:
-        verdict = await run()
+        verdict = await grade(await _with_nothing_changed(request))
     except VerifierError as error:
         if error.retryable:
             raise
@@ -72,24 +52,19 @@ async def _fault(run: Callable[[], Awaitable[Verdict]]) -> str:
     return f"with nothing changed, {verdict.reason}" if verdict.unreported else ""
 
 
-async def _try(bundle: TaskBundle, runtime: Runtime, limits: EpisodeLimits, turns: asyncio.Semaphore | None) -> Verdict:
-    verifier, boot_timeout_s = bundle.task.verifier, limits.boot_s
-    if verifier.separate is not None:
-        spec = sandbox_spec(bundle.task, labels={"task": bundle.task.id, "purpose": "grading"})
-        async with runtime.scope(spec, boot_timeout_s=boot_timeout_s) as untouched:
-            await collect(untouched, bundle.task.workspace, verifier.separate)
-            artifacts = await take_artifacts(untouched, verifier.separate)
-        return await grade_artifacts(
-            bundle, artifacts, runtime, verify_s=limits.verify_s, boot_timeout_s=boot_timeout_s, turns=turns
-        )
-    fresh = replace(bundle, task=replace(bundle.task, verifier=replace(verifier, mode=GradingMode.PATCH)))
-    return await grade(
-        fresh,
+async def _with_nothing_changed(request: GradingRequest) -> GradingRequest:
+    """Return the request to grade untouched work in fresh sandboxes."""
+    bundle, verifier = request.bundle, request.verifier
+    bare = GradingRequest(
+        bundle,
         Change(),
-        runtime,
-        verify_s=limits.verify_s,
-        rng=random.SystemRandom(),
-        boot_timeout_s=boot_timeout_s,
-        turns=turns,
-        alone=True,
+        request.runtime,
+        verify_s=request.verify_s,
+        boot_timeout_s=request.boot_timeout_s,
+        test_slots=request.test_slots,
+        single_run=True,
     )
+    if verifier.separate is not None:
+        return replace(bare, work=Artifacts(await take_pristine_artifacts(bare, verifier.separate)))
+    fresh = replace(bundle, task=replace(bundle.task, verifier=replace(verifier, mode=GradingMode.PATCH)))
+    return replace(bare, bundle=fresh)

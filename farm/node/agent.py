@@ -1,56 +1,30 @@
-"""The node agent: runs the episodes ordered of one machine, publishes their rollouts, reports to the scheduler."""
+"""The node agent: takes assignments, runs them in its slots, and reports to the scheduler."""
 
 import asyncio
-import contextlib
 import logging
 import secrets
-import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from farm.core.rollout import Rollout
 from farm.core.run import EpisodeAssignment
-from farm.episode import (
-    Baselines,
-    EpisodeJournal,
-    JournalDirectory,
-    JournalError,
-    Policy,
-    cancelled_rollout,
-    episode_report,
-    failed_rollout,
-    run_episode,
-)
-from farm.logs import name_episode
+from farm.episode import EpisodeJournal, JournalDirectory, NodeServices
+from farm.node.episode_runner import AssignedEpisode, EpisodeRunner, RunnerParts
+from farm.node.heartbeat import EventSink, HeartbeatSender
 from farm.node.host_stats import cores, read_machine
-from farm.node.image_cache import ImageCache
 from farm.node.prewarm import SandboxPrewarmer
 from farm.node.publisher import AgentStore, RolloutPublisher
+from farm.node.recovery import reap, recover, remove_sandboxes, run_reap_loop
+from farm.node.resources import NodeResources
 from farm.node.task_cache import TaskCache
-from farm.policy import EndpointPool, make_policy
-from farm.rewards import Plugins
-from farm.scheduler.messages import (
-    DrainNode,
-    EpisodeEnded,
-    Event,
-    Heartbeat,
-    NodeLeft,
-    PrewarmSandboxes,
-    StartEpisode,
-    StopEpisode,
-)
-from sandboxes import ImageError, Runtime, Sandbox, WarmPool
+from farm.policy import EndpointPool
+from farm.scheduler.messages import DrainNode, EpisodeEnded, Heartbeat, PrewarmSandboxes, StartEpisode, StopEpisode
 from sandboxes.cancellation import cancel_all, shielded
-from sandboxes.search.index_store import IndexStore
-
-EventSink = Callable[[Sequence[Event]], Awaitable[None]]
-"""Tell the scheduler; returns when it has taken all of it. Raises anything where it has not."""
 
 VERIFIERS_PER_CORE = 2
-"""Test commands at once: bound by the processor, more of them are only slower, and run into their time-outs."""
+"""Test commands at once. They are bound by the processor: with more of them each is slower and may time out."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,12 +33,14 @@ _log = logging.getLogger(__name__)
 class AgentSettings:
     """Settings of a node agent.
 
-    ``shutdown_timeout_s`` bounds each of the last calls of an agent that closes. ``tracebacks``: see ``grade``.
-    ``join``: see ``Heartbeat``.
+    ``slots``: so many episodes run at once. ``shutdown_timeout_s`` bounds each of the last calls of an agent that
+    closes. ``tracebacks``: see ``GradingRequest``. ``join``: see ``Heartbeat``.
     """
 
+    slots: int
+    state_dir: Path
     heartbeat_s: float = 1.0
-    tell_timeout_s: float = 10.0
+    send_timeout_s: float = 10.0
     reap_every_s: float = 60.0
     longest_backoff_s: float = 5.0
     shutdown_timeout_s: float = 5.0
@@ -72,95 +48,76 @@ class AgentSettings:
     join: str = ""
 
 
-@dataclass(slots=True)
-class _EpisodeRun:
-    """``begun``: the task has made its first step. ``stopped``: on purpose. ``finished``: the episode has its rollout,
-    which a stop must not lose."""
-
-    order: EpisodeAssignment
-    journal: EpisodeJournal
-    task: asyncio.Task[None] | None = None
-    policy: Policy | None = None
-    begun: bool = False
-    stopped: bool = False
-    finished: bool = False
-
-
-@dataclass(slots=True)
-class _PhaseTimes:
-    """Seconds that an episode spent outside of its rollout."""
-
-    ordered_at: float = field(default_factory=time.monotonic)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def until_now(self, name: str, since: float) -> None:
-        self.seconds[name] = time.monotonic() - since
-
-
 class NodeAgent:
-    """One per machine; lives from ``async with`` to its end. Knows nothing of Ray.
+    """One per machine; it runs from ``async with`` to its end, and does not depend on Ray.
 
-    No more than ``slots`` episodes run at once. An order is taken once, whatever comes twice; a newer attempt of a
-    rollout replaces an older one. An episode is listed in the beats until the scheduler has taken its report, and
-    reports and beats leave in order, one message at a time. A finished rollout is published however long the store
-    stays away, and keeps its slot meanwhile. ``pool`` is the ``runtime`` itself, where that keeps sandboxes ready.
+    An assignment is taken once, however often it comes; a newer attempt of a rollout replaces an older one. Heartbeats
+    list an episode until the scheduler has taken its report. A finished rollout is published however long the store is
+    away, and keeps its slot meanwhile.
 
-    What an agent of the same state directory ran when it was killed goes on where it was, and is listed from the first
-    beat on: so the scheduler leaves it here, or has it stopped where it was given up.
+    Episodes that an agent of the same state directory ran when it was killed go on after the last entry of their
+    journals. They are listed from the first heartbeat on, so the scheduler leaves them here, or has them stopped.
     """
 
     def __init__(
         self,
         node_id: str,
+        resources: NodeResources,
+        settings: AgentSettings,
         *,
         store: AgentStore,
-        runtime: Runtime,
-        shelf: ImageCache,
-        slots: int,
-        tell: EventSink,
-        state_dir: Path,
-        pool: WarmPool | None = None,
-        image_disk: Path | None = None,
-        library: IndexStore | None = None,
-        plugins: Plugins | None = None,
-        endpoints: EndpointPool | None = None,
-        settings: AgentSettings | None = None,
+        send_events: EventSink,
+        endpoints: EndpointPool,
     ) -> None:
         self.node_id = node_id
-        self.slots = slots
-        self._runtime = runtime
-        self._shelf = shelf
-        self._tell = tell
-        self._state_dir = state_dir
-        self._image_disk = image_disk
-        self._library = library
-        self._plugins = plugins
-        self._settings = settings or AgentSettings()
-        self._delivery = RolloutPublisher(store, node_id, self._settings.longest_backoff_s)
-        self._bundles = TaskCache(store, state_dir / "bundles")
-        self._readiness = SandboxPrewarmer(pool, self._bundles, shelf)
-        self._endpoints = endpoints or EndpointPool()
-        self._baselines = Baselines()
-        self._journals = JournalDirectory(state_dir / "episodes")
-        self._verifier_turns = asyncio.Semaphore(VERIFIERS_PER_CORE * cores())
+        self._resources = resources
+        self._settings = settings
+        self._endpoints = endpoints
+        tasks = TaskCache(store, settings.state_dir / "bundles")
+        self._prewarmer = SandboxPrewarmer(resources.pool, tasks, resources.image_cache)
+        self._journals = JournalDirectory(settings.state_dir / "episodes")
+        services = NodeServices(
+            node_id,
+            resources.runtime,
+            test_slots=asyncio.Semaphore(VERIFIERS_PER_CORE * cores()),
+            index_store=resources.index_store,
+            plugins=resources.plugins,
+            tracebacks=settings.tracebacks,
+        )
+        parts = RunnerParts(
+            tasks=tasks,
+            images=resources.image_cache,
+            prewarmer=self._prewarmer,
+            publisher=RolloutPublisher(store, node_id, settings.longest_backoff_s),
+            endpoints=endpoints,
+            journals=self._journals,
+        )
+        self._runner = EpisodeRunner(services, parts, settings.slots)
+        self._heartbeat = HeartbeatSender(
+            send_events,
+            self._read_heartbeat,
+            interval_s=settings.heartbeat_s,
+            send_timeout_s=settings.send_timeout_s,
+        )
         self._incarnation = secrets.token_hex(8)
-        self._free = asyncio.Semaphore(slots)
-        self._recalling = asyncio.Lock()
-        self._works: dict[str, _EpisodeRun] = {}
-        self._outbox: list[EpisodeEnded] = []
-        self._news = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._episodes: dict[str, AssignedEpisode] = {}
         self._draining = False
         self._closing = False
-        self._told_images: frozenset[str] | None = None
         self._loops: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._state_dir.mkdir(parents=True, exist_ok=True)
-        await self._resume_episodes(await self._runtime.adopt())
-        await self._reap()
-        loops = (self._heartbeat_loop(), self._reap_on(), self._shelf.run_eviction_loop())
+        self._settings.state_dir.mkdir(parents=True, exist_ok=True)
+        runtime = self._resources.runtime
+        recovered = await recover(runtime, self._journals)
+        for episode in recovered.episodes:
+            self._start(episode.assignment, episode.journal)
+        await remove_sandboxes(recovered.unneeded)
+        await reap(runtime)
+        loops = (
+            self._heartbeat.run(),
+            run_reap_loop(runtime, self._settings.reap_every_s),
+            self._resources.image_cache.run_eviction_loop(),
+        )
         self._loops = [asyncio.create_task(loop) for loop in loops]
         return self
 
@@ -172,161 +129,48 @@ class NodeAgent:
     def execute(self, commands: Sequence[StartEpisode | StopEpisode | PrewarmSandboxes | DrainNode]) -> None:
         for command in commands:
             match command:
-                case StartEpisode(_, order):
-                    self._start(order)
+                case StartEpisode(_, assignment):
+                    self._start(assignment)
                 case StopEpisode(_, rollout_id, attempt):
-                    work = self._works.get(rollout_id)
-                    if work and work.order.attempt == attempt:
-                        self._cancel(work)
+                    episode = self._episodes.get(rollout_id)
+                    if episode and episode.assignment.attempt == attempt:
+                        episode.stop()
                 case DrainNode(_, drain):
                     self._draining = drain or self._closing
-                    self._news.set()
+                    self._heartbeat.wake()
                 case PrewarmSandboxes(_, sandboxes) if not self._closing:
-                    self._readiness.prewarm(sandboxes)
+                    self._prewarmer.prewarm(sandboxes)
 
     async def drain(self) -> None:
         """Take no more work; return when the last episode has ended and been reported."""
         self._draining = True
-        self._news.set()
-        await self._idle.wait()
+        self._heartbeat.wake()
+        await self._heartbeat.wait_until(lambda: not self._episodes and not self._heartbeat.has_reports)
 
-    # Episodes
-
-    def _start(self, order: EpisodeAssignment, journal: EpisodeJournal | None = None) -> None:
-        """``journal``: of one that has begun already."""
-        older = self._works.get(order.rollout_id)
-        if self._closing or (older and older.order.attempt >= order.attempt):
+    def _start(self, assignment: EpisodeAssignment, journal: EpisodeJournal | None = None) -> None:
+        """Begin an episode, or go on with an interrupted one, whose ``journal`` is there."""
+        older = self._episodes.get(assignment.rollout_id)
+        if self._closing or (older and older.assignment.attempt >= assignment.attempt):
             return
         if older:
-            self._cancel(older)
-        work = self._works[order.rollout_id] = _EpisodeRun(order, journal or self._journals.of(order))
-        work.task = asyncio.create_task(self._run_and_report(work, older.task if older else None))
-        self._idle.clear()
+            older.stop()
+        episode = AssignedEpisode(assignment, journal or self._journals.of(assignment))
+        self._episodes[assignment.rollout_id] = episode
+        episode.task = asyncio.create_task(self._run_and_report(episode, older.task if older else None))
 
-    def _cancel(self, work: _EpisodeRun) -> None:
-        if work.task and not work.finished:
-            work.stopped = True
-            if work.begun:  # or its report would never be made
-                work.task.cancel()
+    async def _run_and_report(self, episode: AssignedEpisode, predecessor: asyncio.Task[None] | None) -> None:
+        report = await self._runner.run(episode, predecessor)
+        if self._episodes.get(report.rollout_id) is episode:
+            del self._episodes[report.rollout_id]
+        self._heartbeat.add_report(EpisodeEnded(self.node_id, report))
 
-    async def _run_and_report(self, work: _EpisodeRun, older: asyncio.Task[None] | None) -> None:
-        """From the order to the report, which is always made: also of a stopped episode."""
-        order, spent = work.order, _PhaseTimes()
-        name_episode(order.run_id, order.rollout_id)
-        rollout, published = cancelled_rollout(order, node=self.node_id), False
-        work.begun = True
-        try:
-            if work.stopped:
-                raise asyncio.CancelledError
-            with self._shelf.pin(order.task.image):
-                try:
-                    if older:
-                        await asyncio.wait({older})
-                    async with self._free:
-                        rollout = await self._episode(work, spent)
-                        work.finished = True
-                        rollout = replace(rollout, metrics={**rollout.metrics, **spent.seconds})
-                        rollout, published = await self._delivery.publish(order, rollout)
-                finally:
-                    await shielded(self._discard(work.journal))
-        except asyncio.CancelledError:
-            _log.info("attempt %d was stopped", order.attempt)
-            if not (work.stopped or self._closing):  # reported as a stop it would be tried again for ever
-                rollout = failed_rollout(order, OSError("the episode was cancelled by nobody"), node=self.node_id)
-        finally:
-            ended = episode_report(rollout, order, published)
-            if ended.failure:
-                _log.warning("attempt %d failed, %s: %s", order.attempt, ended.failure.type, ended.failure.message)
-            turnaround = {"turnaround_s": time.monotonic() - spent.ordered_at}
-            self._outbox.append(EpisodeEnded(self.node_id, replace(ended, metrics={**ended.metrics, **turnaround})))
-            if self._works.get(order.rollout_id) is work:
-                del self._works[order.rollout_id]
-            self._news.set()
-
-    async def _discard(self, journal: EpisodeJournal) -> None:
-        journal.remove()
-        if journal.sandbox:  # its episode has removed it, unless it did not come to that
-            await self._remove([journal.sandbox])
-
-    async def _recall(self, work: _EpisodeRun) -> None:
-        """What is left of its episode; where that cannot be read it begins anew. One at a time: they may be long."""
-        try:
-            async with self._recalling:
-                await shielded(asyncio.to_thread(work.journal.recall))
-        except (JournalError, OSError) as error:
-            _log.warning("the episode begins anew: %s", error)
-            await self._discard(work.journal)
-            work.journal = self._journals.of(work.order)
-
-    async def _episode(self, work: _EpisodeRun, spent: _PhaseTimes) -> Rollout:
-        order = work.order
-        try:
-            began = time.monotonic()
-            spent.until_now("queue_s", spent.ordered_at)
-            bundle = await self._delivery.retry_until_available(lambda: self._bundles.get(order.task))
-            await self._shelf.ensure(bundle)
-            policy = work.policy = make_policy(order.policy, bundle, seed=order.seed, endpoints=self._endpoints)
-            spent.until_now("prepare_s", began)
-            try:
-                await self._recall(work)
-                with self._readiness.prewarm_grader(bundle) as on_event:
-                    rollout = await run_episode(
-                        order,
-                        bundle,
-                        self._runtime,
-                        policy,
-                        node=self.node_id,
-                        baselines=self._baselines,
-                        verifier_turns=self._verifier_turns,
-                        on_event=on_event,
-                        library=self._library,
-                        journal=work.journal,
-                        plugins=self._plugins,
-                        tracebacks=self._settings.tracebacks,
-                    )
-            finally:
-                await policy.close()
-        except Exception as error:  # whatever keeps an episode from beginning becomes its failure
-            return failed_rollout(order, error, node=self.node_id)
-        if rollout.error and rollout.error.type == ImageError.__name__:
-            self._shelf.invalidate(bundle)
-        return rollout
-
-    # The scheduler
-
-    async def _heartbeat_loop(self) -> None:
-        """Beats and reports, one message at a time: at once when there is news, else every ``beat_s``."""
-        while True:
-            self._news.clear()
-            if not await self._send_heartbeat(self._settings.tell_timeout_s):
-                await asyncio.sleep(self._settings.heartbeat_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.heartbeat_s):  # wait_for may swallow that we are cancelled
-                    await self._news.wait()
-
-    async def _send_heartbeat(self, timeout_s: float) -> bool:
-        reports = list(self._outbox)
-        images = self._shelf.images
-        beat = self._beat(images if images != self._told_images else None)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._tell([*reports, beat])
-        except Exception as error:  # whatever the way to the scheduler raises means that it has not heard
-            _log.warning("the scheduler does not answer (%s); %d reports wait", error, len(reports))
-            self._told_images = None
-            return False
-        del self._outbox[: len(reports)]
-        self._told_images = images
-        if not self._works and not self._outbox:
-            self._idle.set()
-        return True
-
-    def _beat(self, images: frozenset[str] | None) -> Heartbeat:
-        reading = read_machine(self._state_dir, self._image_disk)
+    def _read_heartbeat(self) -> Heartbeat:
+        episodes = self._episodes.values()
+        reading = read_machine(self._settings.state_dir, self._resources.image_disk)
         return Heartbeat(
             node_id=self.node_id,
             incarnation=self._incarnation,
-            slots=self.slots,
+            slots=self._settings.slots,
             cpus=float(cores()),
             memory_mib=reading.memory_mib,
             memory_available_mib=reading.memory_available_mib,
@@ -334,77 +178,29 @@ class NodeAgent:
             pressure=reading.pressure,
             disk_free_mib=reading.disk_free_mib,
             image_disk_free_mib=reading.image_disk_free_mib,
-            degraded=self._runtime.degraded,
-            running={rollout_id: work.order.attempt for rollout_id, work in self._works.items()},
-            images=images,
+            degraded=self._resources.runtime.degraded,
+            running={episode.assignment.rollout_id: episode.assignment.attempt for episode in episodes},
+            images=self._resources.image_cache.images,
             draining=self._draining,
             join=self._settings.join,
-            outages={
-                work.order.run_id: work.policy.unavailable_reason
-                for work in self._works.values()
-                if work.policy and work.policy.unavailable_reason
-            },
+            outages={episode.assignment.run_id: episode.outage for episode in episodes if episode.outage},
         )
 
-    # Ends
-
-    async def _resume_episodes(self, sandboxes: Sequence[Sandbox]) -> None:
-        """What a process of this agent that was killed has left: episodes go on where their journals end.
-
-        What has no journal, or no sandbox and needs one, goes; the scheduler orders such an episode anew.
-        """
-        living = {sandbox.id: sandbox for sandbox in sandboxes}
-        journals = await asyncio.to_thread(self._journals.find_interrupted)
-        for journal, left in sorted(journals, key=lambda found: found[1].order.attempt):
-            named = {"run": left.order.run_id, "rollout": left.order.rollout_id}
-            if not left.settled:
-                journal.sandbox = living.pop(left.sandbox_id, None)
-                if journal.sandbox is None:
-                    _log.warning("the episode begins anew: its sandbox is gone", extra=named)
-                    journal.remove()
-                    continue
-            _log.info("attempt %d goes on at turn %d", left.order.attempt, left.turn, extra=named)
-            self._start(left.order, journal)
-        for sandbox in living.values():
-            _log.info("sandbox %s goes, which no episode needs any more: %s", sandbox.id, sandbox.spec.labels)
-        await self._remove(living.values())
-
-    async def _remove(self, sandboxes: Iterable[Sandbox]) -> None:
-        for result in await asyncio.gather(*(sandbox.remove() for sandbox in sandboxes), return_exceptions=True):
-            if isinstance(result, Exception):
-                _log.warning("a sandbox that was left stays for the reaper: %s", result)
-
-    async def _reap_on(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.reap_every_s)
-            await self._reap()
-
-    async def _reap(self) -> None:
-        try:
-            removed = await self._runtime.reap()
-        except Exception:  # what cannot be removed now is tried again by the next round
-            _log.warning("the reaper failed", exc_info=True)
-            return
-        if removed:
-            _log.info("the reaper removed %d sandboxes of dead owners", removed)
-
     async def _close(self) -> None:
-        """Stop what runs, its sandboxes removed; publish what has finished; say good-bye."""
+        """Stop all episodes and remove their sandboxes; publish what has finished; tell the scheduler."""
         self._draining = self._closing = True
         await cancel_all(self._loops)
-        await self._readiness.close()
-        tasks = {work.task for work in self._works.values() if work.task}
-        for work in list(self._works.values()):
-            self._cancel(work)
+        await self._prewarmer.close()
+        episodes = list(self._episodes.values())
+        for episode in episodes:
+            episode.stop()
+        tasks = {episode.task: episode for episode in episodes if episode.task}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._settings.shutdown_timeout_s)
-            for task in late:  # the store is away: the scheduler will order the episode again elsewhere
+            for task in late:  # the store is away: the scheduler will assign the episode again elsewhere
+                tasks[task].is_stopped = True
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        try:
-            async with asyncio.timeout(self._settings.shutdown_timeout_s):
-                await self._tell([*self._outbox, NodeLeft(self.node_id)])
-        except Exception as error:  # the scheduler may be gone before us; it will miss our beats otherwise
-            _log.info("the scheduler did not hear our good-bye: %s", error)
-        await self._shelf.close()
+        await self._heartbeat.send_last(self.node_id, self._settings.shutdown_timeout_s)
+        await self._resources.image_cache.close()
         await self._endpoints.close()

@@ -1,4 +1,4 @@
-"""This machine as a place for sandboxes: what it holds and how hard it is pressed."""
+"""The capacity and the load of this machine."""
 
 import os
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MIB_PER_SLOT = 1024
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
-    """``image_disk_free_mib`` None: nobody knows where the images are."""
+    """The load of the machine. ``image_disk_free_mib`` is None if the disk of the images is unknown."""
 
     load: Load
     pressure: PressureStall
@@ -34,17 +34,17 @@ def cores() -> int:
 
 
 def default_slots() -> int:
-    """Episodes at once: four a core, since an episode mostly waits for its policy, and a GiB of memory for each."""
+    """Return how many episodes run at once: four a core, as they mostly wait for policies, and one for each GiB."""
     return max(1, min(cores() * SLOTS_PER_CORE, read_memory_mib() // MIB_PER_SLOT - 1))
 
 
 def max_sandboxes(slots: int) -> int:
-    """How many sandboxes share a node's disk: for each slot one of a policy, one in which it is judged, one ready."""
+    """Return how many sandboxes share a node's disk: for each slot one to work in, one to grade in, one prewarmed."""
     return 3 * slots
 
 
 def read_machine(disk: Path, image_disk: Path | None = None) -> HostReading:
-    """``disk`` and ``image_disk`` are directories on file systems; the fullness of the first counts as load."""
+    """Read the load. ``disk`` and ``image_disk`` are directories; the use of the first one's disk counts as load."""
     memory = psutil.virtual_memory()
     usage = psutil.disk_usage(str(disk))
     load = Load(cpu=os.getloadavg()[0] / cores(), memory=memory.percent / 100, disk=usage.percent / 100)
@@ -59,7 +59,7 @@ def read_machine(disk: Path, image_disk: Path | None = None) -> HostReading:
 
 
 def short_of(disk: Path) -> str:
-    """What the machine is too short of to have sandboxes ready that nobody uses; empty where it has enough."""
+    """Return which resource is too short for prewarmed sandboxes; empty if none is."""
     if read_pressure().short_of_memory:
         return "memory is short"
     if psutil.disk_usage(str(disk)).percent / 100 >= AdmissionSettings().disk.avoid:
@@ -68,11 +68,11 @@ def short_of(disk: Path) -> str:
 
 
 def _pressure() -> PressureStall:
-    told = read_pressure()
+    pressure = read_pressure()
     return PressureStall(
-        cpu_some=told.cpu.some,
-        memory_some=told.memory.some,
-        memory_full=told.memory.full,
-        io_some=told.io.some,
-        io_full=told.io.full,
+        cpu_some=pressure.cpu.some,
+        memory_some=pressure.memory.some,
+        memory_full=pressure.memory.full,
+        io_some=pressure.io.some,
+        io_full=pressure.io.full,
     )

@@ -1,4 +1,4 @@
-"""The images of a node: each made once, however many episodes ask for it at once; room made where it is short."""
+"""The images of a node: each is made once for all episodes that wait for it, and evicted if the disk is full."""
 
 import asyncio
 import logging
@@ -15,20 +15,20 @@ from sandboxes.images.eviction import Remove
 from sandboxes.images.store import ImageInfo
 
 EnsureImage = Callable[[TaskBundle], Awaitable[object]]
-"""Makes a task's image where it is missing. Raises ImageError, which is the task's fault, or RuntimeUnavailable."""
+"""Make a task's images if they are missing. Raises ImageError, which is the task's fault, or RuntimeUnavailable."""
 
 Images = frozenset[str]
-"""All that one task needs: tasks of one image may have other verifiers, and one's fault is not the other's."""
+"""The images of one task. Tasks with the same image may have different verifiers, so they fail separately."""
 
 BACKOFF_S = 1.0
 LONGEST_BACKOFF_S = 60.0
-TIDY_EVERY_S = 60.0
+EVICT_EVERY_S = 60.0
 
 _log = logging.getLogger(__name__)
 
 
 class ImageEvictor(Protocol):
-    """Who makes room on the disk, as ``sandboxes.images.eviction.Retention`` does."""
+    """Frees disk, as ``sandboxes.images.eviction.ImageRetention`` does."""
 
     def touch(self, image: str) -> None: ...
 
@@ -63,58 +63,58 @@ class _Failure:
 
 
 class ImageCache:
-    """``keeper`` None: whatever is here stays.
+    """The images that are on the machine or are being made. ``evictor`` None: no image is evicted.
 
-    After a failure images are not tried again before some time has passed, twice as long each time. Until then the
-    fault of a task is told again at once; whoever comes after a fault of the machine waits for the next try.
+    After a failure the next try waits, twice as long each time. Until then a fault of the task is raised again at once,
+    and after a fault of the machine callers wait for the next try.
     """
 
     def __init__(
         self,
         ensure: EnsureImage,
-        here: Iterable[str] = (),
+        present: Iterable[str] = (),
         *,
-        keeper: ImageEvictor | None = None,
+        evictor: ImageEvictor | None = None,
         backoff_s: float = BACKOFF_S,
     ) -> None:
         self._ensure = ensure
-        self._here = set(here)
-        self._keeper = keeper
+        self._present = set(present)
+        self._evictor = evictor
         self._backoff_s = backoff_s
-        self._held: Counter[str] = Counter()
+        self._pins: Counter[str] = Counter()
         self._making: dict[Images, _ImageBuild] = {}
         self._settling: defaultdict[str, set[asyncio.Task[Any]]] = defaultdict(set)
-        """What has to end before an image is made: its removal, or an earlier making that was given up."""
+        """Tasks that must end before an image is made: its removal, or an earlier build that was cancelled."""
         self._failures: dict[Images, _Failure] = {}
-        self._tidying = asyncio.Lock()
-        self._tidied = 0
+        self._evicting = asyncio.Lock()
+        self._evictions = 0
 
     @property
     def images(self) -> frozenset[str]:
-        """What is here or on its way, so that a group's episodes come to where their image is being made."""
-        return frozenset(self._here.union(*(self._making.keys() - self._failures.keys())))
+        """Images that are present or being made, so that a group's episodes are placed where their image is made."""
+        return frozenset(self._present.union(*(self._making.keys() - self._failures.keys())))
 
     @contextmanager
     def pin(self, image: str) -> Iterator[None]:
-        """Nobody makes room by removing the image as long as this lasts, be it here or not."""
-        self._held[image] += 1
+        """Keep the image from eviction, whether it is present yet or not."""
+        self._pins[image] += 1
         try:
             yield
         finally:
-            self._held[image] -= 1
-            if not self._held[image]:
-                del self._held[image]
+            self._pins[image] -= 1
+            if not self._pins[image]:
+                del self._pins[image]
 
     async def ensure(self, bundle: TaskBundle) -> None:
-        """Return when the images of the task are here. Raises what kept one from being made.
+        """Return when the images of the task are present. Raises the error of a build or a pull.
 
-        All who wait for the same images wait for one making of them; when the last of them is cancelled, so is that.
+        All callers that need the same images wait for one task that makes them. It is cancelled with the last caller.
         """
         needed = images_of(bundle.task)
-        if self._keeper:
+        if self._evictor:
             for name in needed:
-                self._keeper.touch(name)
-        if needed <= self._here:
+                self._evictor.touch(name)
+        if needed <= self._present:
             return
         making = self._making.get(needed)
         if making is None:
@@ -127,37 +127,37 @@ class ImageCache:
         finally:
             making.waiting -= 1
             if not making.waiting and not making.task.done():
-                self._give_up(needed, making.task)
+                self._cancel_build(needed, making.task)
 
     def invalidate(self, bundle: TaskBundle) -> None:
-        """One of its images has turned out to be gone; the next episode that needs it makes it again."""
-        self._here -= images_of(bundle.task)
+        """Forget the images of a task, because one is gone; the next episode that needs it makes it again."""
+        self._present -= images_of(bundle.task)
 
     async def run_eviction_loop(self) -> None:
-        """Make room whenever the disk is nearly full, for as long as this runs."""
-        while self._keeper:
+        """Evict images whenever the disk is nearly full, for as long as this runs."""
+        while self._evictor:
             try:
-                async with self._tidying:
-                    await self._keeper.evict(self._remove, self._held.keys)
+                async with self._evicting:
+                    await self._evictor.evict(self._remove, self._pins.keys)
             except Exception:  # what cannot be removed now is tried again by the next round
-                _log.warning("no room was made on Docker's disk", exc_info=True)
-            await asyncio.sleep(TIDY_EVERY_S)
+                _log.warning("no image was evicted from Docker's disk", exc_info=True)
+            await asyncio.sleep(EVICT_EVERY_S)
 
     async def close(self) -> None:
         for images, making in list(self._making.items()):
-            self._give_up(images, making.task)
+            self._cancel_build(images, making.task)
         await asyncio.gather(*(task for tasks in self._settling.values() for task in tasks), return_exceptions=True)
 
     async def _make(self, bundle: TaskBundle, needed: Images, before: Sequence[asyncio.Task[None]]) -> None:
-        """Not beside those ``before``, which make one of the same images: one of the two will find it made."""
+        """Make the images after the tasks of ``before``, which make one of the same images."""
         try:
             settling = {task for image in needed for task in self._settling.get(image, ())}
-            if in_the_way := settling.union(before):
-                await asyncio.wait(in_the_way)
+            if blocking := settling.union(before):
+                await asyncio.wait(blocking)
             if failure := self._failures.get(needed):
                 await asyncio.sleep(failure.left_s)
             await self._ensure_with_room(bundle)
-            self._here |= needed
+            self._present |= needed
             self._failures.pop(needed, None)
         except SandboxError as error:
             self._failed(needed, error)
@@ -167,18 +167,18 @@ class ImageCache:
                 del self._making[needed]
 
     async def _ensure_with_room(self, bundle: TaskBundle) -> None:
-        if self._keeper is None:
+        if self._evictor is None:
             await self._ensure(bundle)
             return
-        tidied, free = self._tidied, await self._keeper.free_share()
+        evictions, free = self._evictions, await self._evictor.free_share()
         try:
             await self._ensure(bundle)
         except DiskFull as error:
             _log.warning("%s", error)
-            async with self._tidying:
-                if self._tidied == tidied:  # else another who met the full disk has made room since
-                    await self._keeper.make_room(free, self._remove, self._held.keys)
-                    self._tidied += 1
+            async with self._evicting:
+                if self._evictions == evictions:  # else another caller has evicted images since
+                    await self._evictor.make_room(free, self._remove, self._pins.keys)
+                    self._evictions += 1
             await self._ensure(bundle)
 
     def _failed(self, needed: Images, error: SandboxError) -> None:
@@ -193,25 +193,25 @@ class ImageCache:
         if failure and isinstance(failure.error, ImageError) and failure.left_s > 0:
             raise ImageError(f"{failure.error} (not tried again for {failure.left_s:.0f} s)")
 
-    def _give_up(self, needed: Images, task: asyncio.Task[None]) -> None:
+    def _cancel_build(self, needed: Images, task: asyncio.Task[None]) -> None:
         del self._making[needed]
         task.cancel()
         for image in needed:
             self._settle(image, task)
 
     async def _remove(self, image: str) -> bool:
-        """Unless somebody needs it. Whoever comes while it goes waits, and then makes it again."""
-        assert self._keeper is not None
-        if image in self._held or image in self._settling or any(image in needed for needed in self._making):
+        """Remove an image unless it is needed. Callers that need it meanwhile wait, and then make it again."""
+        assert self._evictor is not None
+        if image in self._pins or image in self._settling or any(image in needed for needed in self._making):
             return False
-        was_here = image in self._here
-        self._here.discard(image)
-        removal = asyncio.create_task(self._keeper.remove(image))
+        was_present = image in self._present
+        self._present.discard(image)
+        removal = asyncio.create_task(self._evictor.remove(image))
         self._settle(image, removal)
-        gone = await asyncio.shield(removal)
-        if was_here and not gone:
-            self._here.add(image)
-        return gone
+        removed = await asyncio.shield(removal)
+        if was_present and not removed:
+            self._present.add(image)
+        return removed
 
     def _settle(self, image: str, task: asyncio.Task[Any]) -> None:
         def settled(task: asyncio.Task[Any]) -> None:
@@ -219,7 +219,7 @@ class ImageCache:
             if not self._settling[image]:
                 del self._settling[image]
             if not task.cancelled():
-                task.exception()  # nobody waits for a making that was given up
+                task.exception()  # no caller waits for a build that was cancelled
 
         self._settling[image].add(task)
         task.add_done_callback(settled)

@@ -1,4 +1,4 @@
-"""What a node agent leaves on its machine that did not close, for it is stuck or was killed."""
+"""Remove what a node agent left on its machine if it was killed or hangs."""
 
 from collections.abc import Callable
 
@@ -8,8 +8,8 @@ from sandboxes import RuntimeUnavailable, open_runtime
 from sandboxes.ownership.owner import owner_names
 
 
-async def reap(config: Config, say: Callable[[str], None]) -> None:
-    """Remove its sandboxes and say how many: in the agent's name, for which they would be spared for a while."""
+async def reap(config: Config, on_progress: Callable[[str], None]) -> None:
+    """Remove the agent's sandboxes in the agent's name, so that no grace period applies, and report how many."""
     if not owner_names(config.state_dir):
         return
     try:
@@ -23,4 +23,4 @@ async def reap(config: Config, say: Callable[[str], None]) -> None:
     finally:
         await runtime.close()
     if removed:
-        say(f"removed {removed} sandboxes that nobody owned any more")
+        on_progress(f"removed {removed} sandboxes that nobody owned any more")

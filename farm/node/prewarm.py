@@ -1,4 +1,4 @@
-"""Sandboxes that a node has ready: for the orders that it is likely to get next, and to judge what it runs."""
+"""Prewarmed sandboxes of a node: for the assignments that are likely next, and to grade the episodes that run."""
 
 import asyncio
 import logging
@@ -16,58 +16,58 @@ _log = logging.getLogger(__name__)
 
 
 class SandboxPrewarmer:
-    """``pool`` None: none are ready, ever."""
+    """Keep sandboxes ready in ``pool``; None: there are no prewarmed sandboxes."""
 
-    def __init__(self, pool: WarmPool | None, bundles: TaskCache, shelf: ImageCache) -> None:
+    def __init__(self, pool: WarmPool | None, tasks: TaskCache, images: ImageCache) -> None:
         self._pool = pool
-        self._bundles = bundles
-        self._shelf = shelf
-        self._expecting: asyncio.Task[None] | None = None
+        self._tasks = tasks
+        self._images = images
+        self._reserving: asyncio.Task[None] | None = None
 
     def prewarm(self, sandboxes: Sequence[tuple[TaskRef, int]]) -> None:
-        """So many of each task, in place of what was expected before."""
+        """Keep so many sandboxes of each task ready, in place of those of the last call."""
         if self._pool is None:
             return
-        if self._expecting is not None:  # the pool keeps for a while what nobody wants: the same may be wanted again
-            self._expecting.cancel()
-        self._expecting = asyncio.create_task(self._want(self._pool, sandboxes))
+        if self._reserving is not None:  # the pool keeps unreserved sandboxes for a while
+            self._reserving.cancel()
+        self._reserving = asyncio.create_task(self._reserve(self._pool, sandboxes))
 
     async def close(self) -> None:
-        if self._expecting is not None:
-            self._expecting.cancel()
-            await asyncio.gather(self._expecting, return_exceptions=True)
+        if self._reserving is not None:
+            self._reserving.cancel()
+            await asyncio.gather(self._reserving, return_exceptions=True)
 
     @contextmanager
     def prewarm_grader(self, bundle: TaskBundle) -> Iterator[OnEvent | None]:
-        """What an episode is to tell, so that a sandbox to judge it in is ready once its policy has stopped.
+        """Yield the event listener by which a grading sandbox is ready when the policy stops.
 
-        None where there is nothing to get ready, or none is needed: an answer is judged without.
+        Yield None if there is no pool, or if no sandbox is needed, as for an answer.
         """
         pool = self._pool
         if pool is None or bundle.task.retrieval is not None:
             yield None
             return
-        with ExitStack() as want:
+        with ExitStack() as reservation:
 
-            def hear(event: EpisodeEvent) -> None:
+            def on_event(event: EpisodeEvent) -> None:
                 if event.kind is EventKind.TURN_STARTED and event.turn == 0:
-                    want.enter_context(pool.reserve(sandbox_spec(bundle.task, labels={}, hides_tests=True)))
+                    reservation.enter_context(pool.reserve(sandbox_spec(bundle.task, labels={}, hides_tests=True)))
                 elif event.kind is EventKind.GRADING:
-                    want.close()
+                    reservation.close()
 
-            yield hear
+            yield on_event
 
-    async def _want(self, pool: WarmPool, sandboxes: Sequence[tuple[TaskRef, int]]) -> None:
-        with ExitStack() as wants:
+    async def _reserve(self, pool: WarmPool, sandboxes: Sequence[tuple[TaskRef, int]]) -> None:
+        with ExitStack() as reservations:
 
-            async def want(task: TaskRef, count: int) -> None:
+            async def reserve(task: TaskRef, count: int) -> None:
                 try:
-                    bundle = await self._bundles.get(task)
-                    await self._shelf.ensure(bundle)
-                except Exception as error:  # an order of the task meets the same, and makes it its failure
-                    _log.info("no sandbox of %s is kept ready: %s", task.id, error)
+                    bundle = await self._tasks.get(task)
+                    await self._images.ensure(bundle)
+                except Exception as error:  # an assignment of the task will fail with the same error
+                    _log.info("no sandbox of %s is prewarmed: %s", task.id, error)
                     return
-                wants.enter_context(pool.reserve(policy_spec(bundle.task, labels={}), count))
+                reservations.enter_context(pool.reserve(policy_spec(bundle.task, labels={}), count))
 
-            await asyncio.gather(*(want(task, count) for task, count in sandboxes))
+            await asyncio.gather(*(reserve(task, count) for task, count in sandboxes))
             await asyncio.Event().wait()

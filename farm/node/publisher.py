@@ -1,4 +1,4 @@
-"""What a node agent brings to the store, and gets from it, however long the store stays away."""
+"""Publish rollouts to the store; calls are repeated until the store is available."""
 
 import asyncio
 import logging
@@ -26,35 +26,35 @@ class RolloutPublisher:
         self._node_id = node_id
         self._longest_backoff_s = longest_backoff_s
 
-    async def publish(self, order: EpisodeAssignment, rollout: Rollout) -> tuple[Rollout, bool]:
-        """What became of the rollout, and whether it is published; a failure that another attempt may mend is not.
+    async def publish(self, assignment: EpisodeAssignment, rollout: Rollout) -> tuple[Rollout, bool]:
+        """Return the rollout as it was published, and True; or the rollout, and False if it was not.
 
-        If the store refuses a judged rollout, its bare verdict is offered instead: what a policy writes must not make
-        its episode unjudgeable. If that is refused as well, a failure that says why; and if that is, the scheduler
-        learns that nothing is published, and decides.
+        A failure that a retry may repair is not published. If the store refuses a judged rollout, its bare verdict is
+        published instead: no text of a policy may make its episode unjudgeable. If that is refused too, a failure with
+        the reason is; and if that is refused, the scheduler reads that nothing is published, and decides.
         """
-        if rollout.error and rollout.error.retryable and not order.final:
+        if rollout.error and rollout.error.retryable and not assignment.final:
             return rollout, False
-        taken = await self._try_publish(order, rollout)
-        if isinstance(taken, Rollout):
-            return taken, True
+        stored = await self._try_publish(assignment, rollout)
+        if isinstance(stored, Rollout):
+            return stored, True
         if rollout.reward is not None:
-            taken = await self._try_publish(order, bare_verdict(rollout, str(taken)))
-            if isinstance(taken, Rollout):
-                return taken, True
-        bare = failed_rollout(order, taken, node=self._node_id)
-        taken = await self._try_publish(order, bare)
-        return bare, isinstance(taken, Rollout)
+            stored = await self._try_publish(assignment, bare_verdict(rollout, str(stored)))
+            if isinstance(stored, Rollout):
+                return stored, True
+        bare = failed_rollout(assignment, stored, node=self._node_id)
+        stored = await self._try_publish(assignment, bare)
+        return bare, isinstance(stored, Rollout)
 
-    async def _try_publish(self, order: EpisodeAssignment, rollout: Rollout) -> Rollout | Exception:
-        """Publish, judged by the rules in force; or what the store has against it. A run that is over has nobody left
-        to tell."""
+    async def _try_publish(self, assignment: EpisodeAssignment, rollout: Rollout) -> Rollout | Exception:
+        """Publish a rollout with its reward by the rules in force. Return it, or the error of the store; a rollout of a
+        run that is over counts as published."""
         try:
-            return await self.retry_until_available(lambda: self._store.publish_scored(rollout, order.rewards))
+            return await self.retry_until_available(lambda: self._store.publish_scored(rollout, assignment.rewards))
         except (UnknownRun, RunEnded) as error:
-            _log.info("rollout %s came too late: %s", rollout.rollout_id, error)
+            _log.info("rollout %s was not stored, because its run is over: %s", rollout.rollout_id, error)
             return rollout
-        except Exception as error:  # whatever keeps a rollout from being stored must reach the learner as its failure
+        except Exception as error:  # the learner must read any such error as the failure of the rollout
             _log.error("rollout %s was refused: %s", rollout.rollout_id, error)
             return error
 

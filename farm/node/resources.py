@@ -1,4 +1,4 @@
-"""What the scheduler and a node agent need to come up, and what an agent works with on its machine."""
+"""The configuration of the scheduler and of node agents, and the resources of an agent on its machine."""
 
 import asyncio
 import importlib
@@ -28,15 +28,15 @@ from sandboxes.images.store import ImageStore
 from sandboxes.search.index_store import IndexStore
 
 AGENT_OWNER = "agent"
-"""Who owns the sandboxes of a farm's node: one agent a state directory, whatever node it has become since."""
+"""The owner of a node's sandboxes: one agent for each state directory, also if its node id has changed."""
 
 GRACE_S = 300.0
-"""So long an agent that died may take to come back to them."""
+"""An agent that died has this time to adopt its sandboxes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """All that the scheduler needs to come up, as values that travel to its process.
+    """The configuration of the scheduler, as values that travel to its process.
 
     ``life`` names the ``farm up`` that the scheduler belongs to.
     """
@@ -51,15 +51,14 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """All that an agent needs to come up, as values that travel to its process.
+    """The configuration of a node agent, as values that travel to its process.
 
     ``join`` names the ``farm up`` that the agent belongs to.
-    ``warm``: whether sandboxes are kept ready. ``equip`` names the function, ``module:name``, that makes its equipment.
-    ``image_disk``: how full Docker's disk may be; ``image_pulls``: so many at once; ``image_mirror``: from there.
-    ``access``: which endpoints it may ask. ``timeouts``: what an endpoint has for a reply.
-    ``granted``: what sandboxes reach beside the internet.
-    ``build``: what image builds reach and take.
-    ``embedder``: as ``Library`` takes it. ``test_tracebacks``: as ``grade`` does.
+    ``warm``: sandboxes are prewarmed. ``equip`` names the function, ``module:name``, that opens its resources.
+    ``image_disk``: how full Docker's disk may be; ``image_pulls``: pulls at once; ``image_mirror``: a registry to use.
+    ``access``: the endpoints that it may call. ``timeouts``: of an endpoint's reply.
+    ``granted``: hosts that sandboxes may reach beside the internet. ``build``: access and limits of image builds.
+    ``embedder``: as ``IndexStore`` takes it. ``test_tracebacks``: as ``GradingRequest`` has them.
     """
 
     node_id: str
@@ -84,14 +83,14 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class NodeResources:
-    """Whoever made the runtime closes it, when the agent has ended. ``pool`` is the runtime, where that keeps
-    sandboxes ready. ``image_disk`` is on the disk of the images."""
+    """The resources of an agent. Their opener closes them when the agent has ended. ``pool`` is the runtime itself if
+    that prewarms sandboxes. ``image_disk`` is a directory on the disk of the images."""
 
     runtime: Runtime
     image_cache: ImageCache
     pool: WarmPool | None = None
     image_disk: Path | None = None
-    library: IndexStore | None = None
+    index_store: IndexStore | None = None
     plugins: Plugins | None = None
 
 
@@ -105,7 +104,7 @@ def load_resource_factory(name: str) -> ResourceFactory:
 
 @asynccontextmanager
 async def open_node_resources(plan: NodeConfig) -> AsyncIterator[NodeResources]:
-    """Docker's sandboxes and images. Raises RuntimeUnavailable."""
+    """Open the sandbox runtime, the images and the search index. Raises RuntimeUnavailable."""
     async with AsyncExitStack() as stack:
         runtime = await open_runtime(
             plan.runtime,
@@ -113,10 +112,10 @@ async def open_node_resources(plan: NodeConfig) -> AsyncIterator[NodeResources]:
             owner=AGENT_OWNER,
             grace_s=GRACE_S,
             docker_host=plan.docker_host,
-            places=max_sandboxes(plan.slots),
+            disk_shares=max_sandboxes(plan.slots),
             granted=plan.granted,
         )
-        pool = WarmPool(runtime, short=partial(short_of, plan.state_dir)) if plan.warm else None
+        pool = WarmPool(runtime, shortage=partial(short_of, plan.state_dir)) if plan.warm else None
         runtime = pool or runtime
         stack.push_async_callback(runtime.close)
         uses = ImageUses.of(plan.state_dir)
@@ -127,8 +126,8 @@ async def open_node_resources(plan: NodeConfig) -> AsyncIterator[NodeResources]:
         release = runtime.release_images
         retention = ImageRetention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk, release=release)
         stack.callback(retention.close)
-        here = [info.name for info in await images.list(TASK_PREFIX)]
-        shelf = ImageCache(partial(ensure_image, images=images), here, keeper=retention)
-        library = await stack.enter_async_context(IndexStore(plan.state_dir / "search", embedder=plan.embedder))
+        present = [info.name for info in await images.list(TASK_PREFIX)]
+        image_cache = ImageCache(partial(ensure_image, images=images), present, evictor=retention)
+        index_store = await stack.enter_async_context(IndexStore(plan.state_dir / "search", embedder=plan.embedder))
         plugins = await asyncio.to_thread(Plugins.installed)
-        yield NodeResources(runtime, shelf, pool, await images.root(), library, plugins)
+        yield NodeResources(runtime, image_cache, pool, await images.root(), index_store, plugins)

@@ -1,11 +1,11 @@
-"""Task bundles on a node: fetched once from the store, kept on disk and, unpacked, in memory."""
+"""The task bundles of a node: fetched once from the store, cached on disk and, unpacked, in memory."""
 
 import asyncio
 import os
-from collections import OrderedDict
 from pathlib import Path
 from typing import Protocol
 
+from farm.async_lru import AsyncLru
 from farm.core.run import TaskRef
 from farm.tasks import BadBundle, TaskBundle, TaskError, unpack
 
@@ -17,24 +17,20 @@ class BundleSource(Protocol):
 
 
 class TaskCache:
-    """``directory`` may be deleted at any time, even while this is in use."""
+    """Task bundles by digest. ``directory`` may be deleted at any time, also while the cache is in use."""
 
     def __init__(self, source: BundleSource, directory: Path) -> None:
         self._source = source
         self._directory = directory
-        self._kept: OrderedDict[str, TaskBundle] = OrderedDict()
-        self._fetching: dict[str, asyncio.Lock] = {}
+        self._kept = AsyncLru[str, TaskBundle](KEPT)
 
     async def get(self, task: TaskRef) -> TaskBundle:
-        """Raises TaskError where the store holds no such bundle, and whatever the source raises."""
-        async with self._fetching.setdefault(task.digest, asyncio.Lock()):
-            if task.digest not in self._kept:
-                self._kept[task.digest] = await self._on_disk(task) or await self._fetch(task)
-        self._kept.move_to_end(task.digest)
-        while len(self._kept) > KEPT:
-            gone, _ = self._kept.popitem(last=False)
-            self._fetching.pop(gone, None)
-        return self._kept[task.digest]
+        """Return the bundle of a task. Raises TaskError if the store does not hold it, and what the source raises."""
+
+        async def load() -> TaskBundle:
+            return await self._on_disk(task) or await self._fetch(task)
+
+        return await self._kept.get(task.digest, load)
 
     async def _on_disk(self, task: TaskRef) -> TaskBundle | None:
         path = self._path(task)

@@ -27,14 +27,12 @@ MAX_NAME_CHARS = 256
 MAX_MENDED = 2**16
 _NUMBER = re.compile(r"(\d{1,18})\D*$")
 _NULL = Raw(b"null")
-_SURROGATES = re.compile(
-    rb"((?:[^\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).?)*+)"
-    rb"(\\u[dD][89a-fA-F]..)?",
-    re.DOTALL,
-)
-_CONSTANTS = re.compile(
-    rb'((?:"(?:[^"\\]++|\\.)*+"?|[^"NI-]++|(?!-?NaN|-?Infinity)[NI-])*+)(-?NaN|-?Infinity)?', re.DOTALL
-)
+_SURROGATE = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F]{2})?+|[c-fC-F][0-9a-fA-F]{2})")
+"""A pair (group 1 is its second half), or half of a pair. An even number of backslashes before it makes it text."""
+_STRING = re.compile(rb"(?:[^\"\\]++|\\.){0,4096}+", re.DOTALL)
+_OUTSIDE = re.compile(rb"(?:\"(?:[^\"\\]++|\\.){0,64}+\"|[^\"NI-]++|(?!-?NaN|-?Infinity)[NI-]){0,256}+", re.DOTALL)
+"""Both match a bounded number of items: one call of a pattern over a whole reply would stop the event loop."""
+_CONSTANT = re.compile(rb"-?NaN|-?Infinity")
 _PROBLEM = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<where>[^`]*)`)?", re.DOTALL)
 _TYPES = re.compile(r"Expected `(\w+)[^`]*`, got `(\w+)`")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
@@ -201,10 +199,53 @@ def _mend(body: bytes) -> bytes:
     unreadable, because then a policy could choose that its episode is not judged.
     """
     if b"\\u" in body:
-        body = _SURROGATES.sub(lambda at: at[1] + (b"\\ufffd" if at[2] else b""), body, MAX_MENDED)
+        body = _without_halves(body)
     if b"NaN" in body or b"Infinity" in body:
-        body = _CONSTANTS.sub(lambda at: at[1] + (b"null" if at[2] else b""), body, MAX_MENDED)
+        body = _without_constants(body)
     return body
+
+
+def _without_halves(body: bytes) -> bytes:
+    mended, at, count = bytearray(body), 0, 0
+    while count < MAX_MENDED and (found := _SURROGATE.search(body, at)):
+        if _backslashes(body, found.start()) % 2:
+            at = found.start() + 2
+            continue
+        at = found.end()
+        if found[1] is None:
+            mended[found.start() : at] = b"\\ufffd"
+            count += 1
+    return bytes(mended)
+
+
+def _backslashes(body: bytes, end: int) -> int:
+    """Count the backslashes just before ``end``."""
+    size = 16
+    while True:
+        before = body[max(0, end - size) : end]
+        count = len(before) - len(before.rstrip(b"\\"))
+        if count < len(before) or size >= end:
+            return count
+        size *= 2
+
+
+def _without_constants(body: bytes) -> bytes:
+    """Replace NaN and infinities outside strings by null."""
+    parts: list[bytes] = []
+    kept = at = 0
+    in_string = False
+    while at < len(body) and len(parts) < 2 * MAX_MENDED:
+        passed = (_STRING if in_string else _OUTSIDE).match(body, at)
+        end = passed.end() if passed else at
+        if body[end : end + 1] == b'"':
+            in_string, end = not in_string, end + 1
+        elif not in_string and (constant := _CONSTANT.match(body, end)):
+            parts += (body[kept:end], b"null")
+            kept = end = constant.end()
+        elif end == at:  # a backslash that ends the body
+            break
+        at = end
+    return b"".join((*parts, body[kept:]))
 
 
 def _parse(kind: type[_Parsed], body: bytes) -> _Parsed:

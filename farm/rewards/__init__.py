@@ -1,6 +1,6 @@
-"""Rewards: raw components, and the rules that make one number of them.
+"""Rewards: raw components, and the rules that combine them to one number.
 
-farm/docs/architecture/rewards.md explains it.
+The page is farm/docs/architecture/rewards.md.
 """
 
 from farm.rewards.effort import effort_cost

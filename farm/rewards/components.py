@@ -1,22 +1,22 @@
-"""Names of the raw components that ``reward_components`` of a rollout may hold and rules may weigh.
+"""The names of raw components, which a rollout's ``reward_components`` may contain and reward rules may weigh.
 
-Each is measured once and not weighted. A component that could not be measured is absent, never 0: the style if no
-Python was changed, the fractions of tests if no test ran.
+Components are unweighted measurements. A component that could not be measured is absent and not 0: for example the
+style if no Python file was changed, or the fractions of tests if they did not run.
 """
 
 import re
 from collections.abc import Mapping
 
 EFFORT = "effort"
-"""Not raw: the rules' own formula makes it of the components below that begin with ``effort_``."""
+"""Not raw: computed by the rules' formula from the components that begin with ``effort_``."""
 
 PLUGIN_PREFIX = "plugin."
 """``plugin.NAME.KEY`` is what the plug-in NAME measured; the plug-in chooses its keys."""
 
-PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 """Names that a plug-in and its keys may have."""
 
-ABOUT: Mapping[str, str] = {
+COMPONENTS: Mapping[str, str] = {
     "verdict": "result of the verifier: 1 or 0 by tests, the number of a reward file, the F of an answer",
     "resolved": "1 if the verdict is the highest possible one",
     "tampered": "1 if the results contradict what is known about them",
@@ -83,13 +83,13 @@ ABOUT: Mapping[str, str] = {
     "effort_prompt_tokens": "tokens read, counting each turn's whole context",
     "effort_completion_tokens": "sampled tokens",
 }
-"""Each name with what it counts."""
+"""Component name → what it measures."""
 
 _STEP = re.compile(r"step_[1-9][0-9]{0,3}")
 
 
 def is_component(name: str) -> bool:
-    """Return whether a vector may hold ``name``."""
+    """Return True if ``name`` is a valid component name."""
     parts = name.removeprefix(PLUGIN_PREFIX).split(".")
-    of_plugin = name.startswith(PLUGIN_PREFIX) and len(parts) == 2 and all(map(PLAIN.fullmatch, parts))
-    return name in ABOUT or of_plugin or _STEP.fullmatch(name) is not None
+    of_plugin = name.startswith(PLUGIN_PREFIX) and len(parts) == 2 and all(map(PLAIN_NAME.fullmatch, parts))
+    return name in COMPONENTS or of_plugin or _STEP.fullmatch(name) is not None

@@ -1,16 +1,18 @@
-"""How rewards are spread: figures that can be added up."""
+"""A histogram of rewards, with their sum and range."""
 
 import bisect
 from dataclasses import dataclass, field
 
 BOUNDS = (-1.0, -0.5, -0.1, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.999, 1.0)
-"""Upper ends, included; what is above the last has a place of its own."""
+"""Inclusive upper bounds of the histogram's buckets; one more bucket has the rewards above the last bound."""
 
 
 @dataclass(slots=True)
 class Distribution:
-    """``counts[i]`` rewards lie above ``BOUNDS[i - 1]`` and not above ``BOUNDS[i]``. ``lowest`` and ``highest`` are
-    None where there is none."""
+    """Statistics of rewards. ``counts[i]`` is the number of rewards above ``BOUNDS[i - 1]`` and up to ``BOUNDS[i]``.
+
+    ``lowest`` and ``highest`` are None if there is no reward.
+    """
 
     judged: int = 0
     total: float = 0.0

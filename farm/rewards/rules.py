@@ -1,4 +1,4 @@
-"""The rule document: how raw components become one reward. TOML, versioned by what it says.
+"""The rule document, which combines raw components to one reward. It is TOML; its version is a hash of its content.
 
     name = "careful"            # begins the version
 
@@ -17,7 +17,7 @@
     q = 0.5
     weights = { completion_tokens = 1.0, calls = 50.0 }
 
-    [gate]                      # where the component is below at_least, only these count
+    [gate]                      # if the component is below at_least, only these count
     component = "resolved"
     at_least = 1.0
     otherwise = ["verdict", "misuse_malformed"]
@@ -26,14 +26,12 @@
     min = -1.0
     max = 1.0
 
-A component that a vector lacks counts as its transform's ``missing``, without that not at all.
+A missing component counts as its transform's ``missing``, and not at all if its transform has none.
 """
 
 import difflib
 import hashlib
 import json
-import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from importlib import resources
@@ -41,26 +39,25 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from farm.core.nesting_limit import TooDeep, within_depth
-from farm.rewards.components import ABOUT, EFFORT, PLUGIN_PREFIX, is_component
+from farm.core.nesting_limit import TooDeep
+from farm.core.toml import read_toml
+from farm.rewards.components import COMPONENTS, EFFORT, PLUGIN_PREFIX, is_component
 
-MOST_CHARS = 64 * 1024
-MOST_TERMS = 200
-MOST_PARTS = 500
-"""Of one key: what they take to be read grows with their square."""
-_FORM = 1
-"""Part of each version: what rules mean is this module's affair too."""
+MAX_RULES_CHARS = 64 * 1024
+MAX_TERMS = 200
+_FORMAT_VERSION = 1
+"""Part of each version; to be raised if this module changes the meaning of rules."""
 
 Weight = Annotated[float, Field(strict=True, ge=-1e6, le=1e6, allow_inf_nan=False)]
 Amount = Annotated[float, Field(strict=True, ge=-1e12, le=1e12, allow_inf_nan=False)]
 Price = Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
 Unit = Annotated[float, Field(strict=True, ge=1e-6, le=1e12, allow_inf_nan=False)]
-"""What is divided by: so far from 0 that what comes of it can be written down."""
+"""A divisor, so far from 0 that the quotient stays finite."""
 Name = Annotated[str, Field(max_length=128)]
 
 
 class BadRules(ValueError):
-    """A document that is no rules; one line that names the key and the remedy."""
+    """An invalid rule document; the message is one line that names the key and the remedy."""
 
 
 class _Table(BaseModel):
@@ -68,7 +65,10 @@ class _Table(BaseModel):
 
 
 class Transform(_Table):
-    """Of one component, before it is weighed. ``over``: what is free of charge; ``per``: what counts as 1."""
+    """A transform of one component before it is weighted: ``min(cap, max(0, value - over) / per)``.
+
+    ``missing`` replaces a missing component.
+    """
 
     over: Amount | None = None
     per: Unit = 1.0
@@ -77,7 +77,7 @@ class Transform(_Table):
 
 
 class EffortWeights(_Table):
-    """So much does each count for; in whatever unit ``k`` is one over."""
+    """The weights of the counts in the sum x; the unit of x is the inverse of the unit of ``k``."""
 
     turns: Price = 0.0
     calls: Price = 0.0
@@ -94,7 +94,7 @@ class Effort(_Table):
 class RewardGate(_Table):
     component: Name
     at_least: Amount = 1.0
-    otherwise: Annotated[tuple[Name, ...], Field(max_length=MOST_TERMS)] = ()
+    otherwise: Annotated[tuple[Name, ...], Field(max_length=MAX_TERMS)] = ()
 
 
 class Clip(_Table):
@@ -109,42 +109,43 @@ class Clip(_Table):
 
 
 class Rules(_Table):
-    """One document, parsed. Equal rules have equal versions, however they are written down."""
+    """A parsed rule document. Equal rules have equal versions, even if their TOML texts differ."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
-    weights: Annotated[Mapping[Name, Weight], Field(min_length=1, max_length=MOST_TERMS)]
-    transforms: Annotated[Mapping[Name, Transform], Field(max_length=MOST_TERMS)] = {}
+    weights: Annotated[Mapping[Name, Weight], Field(min_length=1, max_length=MAX_TERMS)]
+    transforms: Annotated[Mapping[Name, Transform], Field(max_length=MAX_TERMS)] = {}
     effort: Effort | None = None
     gate: RewardGate | None = None
     clip: Clip = Clip()
 
     @cached_property
     def version(self) -> str:
-        """``<name>-<12 digits of the SHA-256 of what it says>``."""
-        said = json.dumps([_FORM, self.model_dump(mode="json")], sort_keys=True, separators=(",", ":"))
-        return f"{self.name}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+        """``<name>-<12 digits of the SHA-256 of the content>``."""
+        content = json.dumps([_FORMAT_VERSION, self.model_dump(mode="json")], sort_keys=True, separators=(",", ":"))
+        return f"{self.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 def parse_rules(text: str) -> Rules:
-    """Raises BadRules; a name that is not known is refused with the nearest one there is."""
-    if len(text) > MOST_CHARS:
-        raise BadRules(f"the rules have {len(text)} characters; at most {MOST_CHARS} are taken")
-    if any(piece.count(".") > MOST_PARTS for piece in re.split(r"[={},\n]", text)):
-        raise BadRules(f"the rules are nested too deeply: a key of theirs has more than {MOST_PARTS} parts")
+    """Parse a rule document.
+
+    Raises BadRules if it is invalid; for an unknown name the message suggests the most similar one.
+    """
+    if len(text) > MAX_RULES_CHARS:
+        raise BadRules(f"the rules are too long: {len(text)} characters; at most {MAX_RULES_CHARS} are allowed")
     try:
-        plain = within_depth(lambda: tomllib.loads(text))
+        document = read_toml(text.encode())
     except TooDeep:
         raise BadRules("the rules are nested too deeply") from None
-    except ValueError as error:  # also a number of thousands of digits
+    except ValueError as error:  # also raised for a number with thousands of digits
         raise BadRules(f"the rules are not TOML: {str(error).split(';')[0][:200]}") from None
     for table in ("weights", "transforms"):
-        if isinstance(plain.get(table), dict):
-            plain[table] = _undotted(plain[table])
+        if isinstance(document.get(table), dict):
+            document[table] = _join_plugin_names(document[table])
     try:
-        rules = Rules.model_validate(plain)
+        rules = Rules.model_validate(document)
     except ValidationError as error:
-        raise BadRules(_told(error)) from None
-    _refuse_unknown(rules)
+        raise BadRules(_first_fault(error)) from None
+    _check_names(rules)
     return rules
 
 
@@ -155,39 +156,42 @@ def default_text() -> str:
 
 @lru_cache(maxsize=1)
 def default_rules() -> Rules:
-    """Those of a farm that was given no others: the reward is the verifier's."""
+    """Return the rules of a farm without configured rules: the reward is the verdict."""
     return parse_rules(default_text())
 
 
 _PLUGIN = PLUGIN_PREFIX.rstrip(".")
 
 
-def _undotted(table: Mapping[str, Any]) -> dict[str, Any]:
-    """What TOML reads as tables in tables, ``plugin.length.words``, is one name. Raises BadRules."""
+def _join_plugin_names(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Join the nested tables of an unquoted ``plugin.length.words`` to one name.
+
+    Raises BadRules if a name occurs both with and without quotes.
+    """
     plugins = table.get(_PLUGIN)
-    found = {name: value for name, value in table.items() if name != _PLUGIN or not isinstance(plugins, dict)}
+    joined = {name: value for name, value in table.items() if name != _PLUGIN or not isinstance(plugins, dict)}
     for plugin, keys in plugins.items() if isinstance(plugins, dict) else ():
         named = keys.items() if isinstance(keys, dict) else [(None, keys)]
         for key, value in named:
             name = f"{PLUGIN_PREFIX}{plugin}" if key is None else f"{PLUGIN_PREFIX}{plugin}.{key}"
-            if name in found:
-                raise BadRules(f"{name[:100]} is there twice, with and without quotes; leave one out")
-            found[name] = value
-    return found
+            if name in joined:
+                raise BadRules(f"{name[:100]} occurs twice, with and without quotes; remove one")
+            joined[name] = value
+    return joined
 
 
-def _refuse_unknown(rules: Rules) -> None:
+def _check_names(rules: Rules) -> None:
     named: list[tuple[str, Iterable[str], bool]] = [
         ("weights", rules.weights, True),
         ("transforms", rules.transforms, True),
         ("gate.otherwise", rules.gate.otherwise if rules.gate else (), True),
         ("gate.component", (rules.gate.component,) if rules.gate else (), False),
     ]
-    for where, names, derived in named:
+    for location, names, derived in named:
         for name in names:
             if not is_component(name) and not (derived and name == EFFORT):
-                known = [*ABOUT, EFFORT] if derived else list(ABOUT)
-                raise BadRules(f"{where}: there is no component {name[:100]!r}{_nearest(name, known)}")
+                valid = [*COMPONENTS, EFFORT] if derived else list(COMPONENTS)
+                raise BadRules(f"{location}: there is no component {name[:100]!r}{_suggestion(name, valid)}")
     if EFFORT in rules.weights and rules.effort is None:
         raise BadRules("weights: effort needs a table [effort] with k, q and weights")
     for name in rules.gate.otherwise if rules.gate else ():
@@ -198,32 +202,32 @@ def _refuse_unknown(rules: Rules) -> None:
             raise BadRules(f"transforms: {name} has no weight; give it one under [weights]")
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _suggestion(name: str, names: Iterable[str]) -> str:
     if f"{name}.".startswith(PLUGIN_PREFIX):
         return f"; write {PLUGIN_PREFIX}NAME.KEY"
-    near = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.0)
+    near = difflib.get_close_matches(name[:100], list(names), n=1, cutoff=0.0)
     return f"; the nearest one is {near[0]!r}" if near else ""
 
 
 _TABLES: Mapping[str, type[BaseModel]] = {"effort": Effort, "gate": RewardGate, "clip": Clip}
 
 
-def _told(error: ValidationError) -> str:
+def _first_fault(error: ValidationError) -> str:
     faults = error.errors(include_url=False, include_input=False)
     first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
-    where = [str(part) for part in first["loc"]]
+    location = [str(part) for part in first["loc"]]
     if first["type"] == "missing":
-        return f"{'.'.join(where)} is missing"
+        return f"{'.'.join(location)} is missing"
     if first["type"] != "extra_forbidden":
         message = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-        return f"{'.'.join(where)[:200]}: {message}" if where else message
-    match where:
+        return f"{'.'.join(location)[:200]}: {message}" if location else message
+    match location:
         case [_]:
-            known: Iterable[str] = Rules.model_fields
+            names: Iterable[str] = Rules.model_fields
         case ["transforms", _, _]:
-            known = Transform.model_fields
+            names = Transform.model_fields
         case ["effort", "weights", _]:
-            known = EffortWeights.model_fields
+            names = EffortWeights.model_fields
         case _:
-            known = _TABLES[where[0]].model_fields
-    return f"unknown key {'.'.join(where)[:200]!r}{_nearest(where[-1], known)}"
+            names = _TABLES[location[0]].model_fields
+    return f"unknown key {'.'.join(location)[:200]!r}{_suggestion(location[-1], names)}"

@@ -1,4 +1,4 @@
-"""From raw components to a reward; pure."""
+"""Computation of a reward from raw components; pure."""
 
 import math
 from collections.abc import Mapping
@@ -11,21 +11,24 @@ from farm.rewards.rules import Effort, RewardGate, Rules, Transform
 
 
 class Unscored(ValueError):
-    """There is no reward by any rules: a component is no finite number."""
+    """No rules can give a reward, because a component is not a finite number."""
 
 
 def score(components: Mapping[str, float], rules: Rules) -> float:
-    """A finite number, whatever the rules, and whatever finite numbers the components are. Raises Unscored."""
-    endless = next((name for name, value in components.items() if not math.isfinite(value)), None)
-    if endless is not None:
-        raise Unscored(f"the component {endless[:100]} is {components[endless]}, and no finite number")
-    known = dict(components)
+    """Return the reward by ``rules``; it is finite for all rules and all finite components.
+
+    Raises Unscored if a component is not finite.
+    """
+    not_finite = next((name for name, value in components.items() if not math.isfinite(value)), None)
+    if not_finite is not None:
+        raise Unscored(f"the component {not_finite[:100]} is {components[not_finite]}, which is not a finite number")
+    values = dict(components)
     if rules.effort is not None:
-        known[EFFORT] = _effort(components, rules.effort)
+        values[EFFORT] = _effort(components, rules.effort)
     total = math.fsum(
-        weight * _transformed(known.get(name), rules.transforms.get(name, _AS_IT_IS))
+        weight * _transform(values.get(name), rules.transforms.get(name, _IDENTITY))
         for name, weight in rules.weights.items()
-        if _counts(name, components, rules.gate)
+        if _passes_gate(name, components, rules.gate)
     )
     if rules.clip.min is not None:
         total = max(total, rules.clip.min)
@@ -33,27 +36,27 @@ def score(components: Mapping[str, float], rules: Rules) -> float:
 
 
 def apply_rules(rollout: Rollout, rules: Rules) -> Rollout:
-    """The rollout with its reward by ``rules``; one that nothing was judged of stays without, whatever they say.
+    """Return the rollout with its reward by ``rules``; a rollout that was not judged keeps the reward None.
 
-    Raises Unscored.
+    Raises Unscored if a component is not finite.
     """
     reward = None if rollout.reward is None else score(rollout.reward_components, rules)
     return replace(rollout, reward=reward, reward_version=rules.version)
 
 
-_AS_IT_IS = Transform()
-_MOST = 1e12
-"""So far from 0 a component counts, whoever measured it and whatever it is divided by."""
+_IDENTITY = Transform()
+_MAX_COMPONENT = 1e12
+"""Components are clamped to ±``_MAX_COMPONENT``, before and after the division."""
 
 
-def _counts(name: str, components: Mapping[str, float], gate: RewardGate | None) -> bool:
+def _passes_gate(name: str, components: Mapping[str, float], gate: RewardGate | None) -> bool:
     if gate is None or name in gate.otherwise:
         return True
-    found = components.get(gate.component)
-    return found is not None and found >= gate.at_least
+    gate_value = components.get(gate.component)
+    return gate_value is not None and gate_value >= gate.at_least
 
 
-def _transformed(value: float | None, transform: Transform) -> float:
+def _transform(value: float | None, transform: Transform) -> float:
     if value is None:
         return transform.missing or 0.0
     value = _bounded(value)
@@ -70,4 +73,4 @@ def _effort(components: Mapping[str, float], effort: Effort) -> float:
 
 
 def _bounded(value: float) -> float:
-    return min(max(value, -_MOST), _MOST)
+    return min(max(value, -_MAX_COMPONENT), _MAX_COMPONENT)

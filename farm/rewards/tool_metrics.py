@@ -1,4 +1,4 @@
-"""Raw components of what a policy did with its tools: effort and misuse; pure."""
+"""Raw components of a policy's tool use: effort and misuse; pure."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -9,8 +9,8 @@ from farm.core.rollout import ToolUse, Turn
 from sandboxes.tools.parse_call import MOST_ARGUMENT_CHARS
 from sandboxes.tools.tool import ToolErrorKind
 
-LISTS = {"TodoWrite": "todos", "update_plan": "plan"}
-"""Tools that write down what is to be done, with the argument that holds it."""
+TODO_LISTS = {"TodoWrite": "todos", "update_plan": "plan"}
+"""Tools that record a to-do list → the argument with the list."""
 
 MALFORMED = (ToolErrorKind.UNKNOWN_TOOL, ToolErrorKind.BAD_JSON, ToolErrorKind.BAD_ARGUMENTS)
 
@@ -32,39 +32,39 @@ def count_misuse(turns: Sequence[Turn]) -> Mapping[str, float]:
         "misuse_malformed": sum(kinds.values()),
         "misuse_over_limit": sum(use.error_kind == ToolErrorKind.OVER_LIMIT for use in uses),
         "misuse_repeated": sum(_repeats(before, use) for before, use in pairwise(uses)),
-        "misuse_unfinished_todos": _unfinished(uses),
+        "misuse_unfinished_todos": _unfinished_todos(uses),
     }
     return {name: float(value) for name, value in figures.items()}
 
 
 def _repeats(before: ToolUse, use: ToolUse) -> bool:
-    """It says again what the call before said. One that asks after a job and hears something new does not."""
+    """Return True if a call repeats the call before it; polling of a job with a new result is no repetition."""
     if (before.name, before.arguments) != (use.name, use.arguments):
         return False
-    return before.result == use.result or not _asks_after_a_job(use)
+    return before.result == use.result or not _polls_job(use)
 
 
-def _asks_after_a_job(use: ToolUse) -> bool:
+def _polls_job(use: ToolUse) -> bool:
     return use.name == "BashOutput" or '"job"' in use.arguments
 
 
-def _unfinished(uses: Sequence[ToolUse]) -> int:
-    """Of the last list that was taken down."""
-    written = next((use for use in reversed(uses) if use.name in LISTS and not use.is_error), None)
-    if written is None:
+def _unfinished_todos(uses: Sequence[ToolUse]) -> int:
+    """Return the number of unfinished items in the last to-do list."""
+    last = next((use for use in reversed(uses) if use.name in TODO_LISTS and not use.is_error), None)
+    if last is None:
         return 0
-    items = arguments_of(written).get(LISTS[written.name])
+    items = arguments_of(last).get(TODO_LISTS[last.name])
     if not isinstance(items, list):
         return 0
     return sum(isinstance(item, dict) and item.get("status") != "completed" for item in items)
 
 
 def arguments_of(use: ToolUse) -> Mapping[str, Any]:
-    """Empty where the policy wrote anything but an object."""
+    """Return the arguments of a call; empty if they are not a JSON object or too long."""
     if len(use.arguments) > MOST_ARGUMENT_CHARS:
         return {}
     try:
-        found = read_json(use.arguments)
+        arguments = read_json(use.arguments)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return arguments if isinstance(arguments, dict) else {}

@@ -12,7 +12,8 @@ from typing import Protocol
 from farm.core.rollout import Failure, Rollout
 from farm.core.run import EpisodeAssignment
 from farm.episode import episode_report
-from farm.episode.rollout_builder import EpisodeResult, build_rollout
+from farm.episode.result import EpisodeResult
+from farm.episode.rollout_builder import build_rollout
 from farm.scheduler.event_log import FarmEventLog
 from farm.scheduler.messages import (
     Command,

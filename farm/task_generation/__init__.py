@@ -1,6 +1,6 @@
-"""New tasks out of packages: release pairs, retrieval tasks, and faults put into code (``mutation``).
+"""Generators of tasks: release pairs, retrieval tasks, and faults put into code (``mutation``).
 
-``release_pair``, ``retrieval`` and ``mutation.generator`` are where to enter.
+Start at ``release_pair``, ``retrieval`` and ``mutation.generator``. ``task_directory`` writes what they make.
 
 farm/docs/architecture/task-generation.md explains it.
 """

@@ -1,4 +1,4 @@
-"""A first draft of an instruction, for a person to make good."""
+"""Draft the instruction of a release-pair task, for a person to finish."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,16 @@ _ITEM = re.compile(r"^\s*[-*+]\s+")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)|https?://\S+")
 _TAIL = re.compile(r"\s*\((?:[^()]*(?:#\d+|@|thanks|by |pr|issue|bpo)[^()]*)\)\.?\s*$", re.IGNORECASE)
 _FILE_NAME = re.compile(r"\S*/\S*\.\w+|\S+\.(?:py|toml|cfg|ini|ya?ml|md|rst|txt)\b")
-_MOST_ITEMS = 20
+MAX_ITEMS = 20
 
 
-def draft(release: ReleaseTable, new: Mapping[str, BundleFile], fail_to_pass: Sequence[str]) -> str:
-    """What the package's own change log says of the newer release, and what the failing tests are about.
+def draft_instruction(release: ReleaseTable, new: Mapping[str, BundleFile], fail_to_pass: Sequence[str]) -> str:
+    """Draft an instruction from the package's change log and from the names of the failing tests. It names no file.
 
-    Names no file. A draft: whoever takes it into use makes sure that each hidden test follows from it.
+    A person has to check that the behaviour that each hidden test asks for follows from the text.
     """
-    items = changes_of(release.new, new)
-    behaviours = sorted({spoken(test) for test in fail_to_pass})
+    items = changelog_items(release.new, new)
+    behaviours = sorted({readable_name(test) for test in fail_to_pass})
     parts = [f"# {release.package}: mend what version {release.old} gets wrong\n"]
     parts.append(f"The repository holds {release.package} {release.old}. Change it so that the following holds.\n")
     if items:
@@ -31,8 +31,8 @@ def draft(release: ReleaseTable, new: Mapping[str, BundleFile], fail_to_pass: Se
     return "\n".join(parts)
 
 
-def changes_of(version: str, files: Mapping[str, BundleFile]) -> list[str]:
-    """The items under a version's heading in the change log, without links, names of people and of files."""
+def changelog_items(version: str, files: Mapping[str, BundleFile]) -> list[str]:
+    """Return the items below a version's heading in the change log, without links, thanks and items that name files."""
     path = next((path for path in sorted(files) if _CHANGELOG.fullmatch(path)), None)
     if path is None:
         return []
@@ -41,16 +41,17 @@ def changes_of(version: str, files: Mapping[str, BundleFile]) -> list[str]:
     start = next((index for index, line in enumerate(lines) if heading.search(line) and not _ITEM.match(line)), None)
     if start is None:
         return []
-    return _items(lines[start + 1 :])[:_MOST_ITEMS]
+    return _items(lines[start + 1 :])[:MAX_ITEMS]
 
 
-def spoken(test: str) -> str:
-    """``tests/test_a.py::TestB::test_no_such_thing[1]`` as ``no such thing``."""
+def readable_name(test: str) -> str:
+    """Return the words of a test's name: ``tests/a.py::TestB::test_no_such_thing[1]`` is ``no such thing``."""
     name = test.rpartition("::")[2].partition("[")[0]
     return name.removeprefix("test").replace("_", " ").strip() or name
 
 
 def _items(lines: Sequence[str]) -> list[str]:
+    """Return the list items up to the next heading with a version."""
     items: list[str] = []
     for line in lines:
         if re.match(r"^\S*\s*v?\d+\.\d+", line.lstrip("#= ")) and not _ITEM.match(line):

@@ -1,18 +1,21 @@
-"""The files of a release-pair task directory. It holds nothing of the package: builds and plain Harbor download it."""
+"""The directory of a release-pair task. It has no file of the package: builds and plain Harbor download the package."""
 
-from collections.abc import Iterable, Mapping, Sequence
-
-import tomlkit
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from farm.core.change import Change
-from farm.task_generation.publish import ShellTemplate
+from farm.task_generation.manifest import TaskLimits, farm_table, render_manifest
+from farm.task_generation.task_directory import (
+    WORKSPACE,
+    ShellTemplate,
+    TaskDirectory,
+    bundle_files,
+    id_lists,
+)
 from farm.tasks import BASE_IMAGE
 from farm.tasks.schema.manifest import ReleaseTable
 
-WORKSPACE = "/workspace"
-FAIL_TO_PASS = "tests/fail_to_pass.txt"
-PASS_TO_PASS = "tests/pass_to_pass.txt"
-
+VERIFY_TIMEOUT_S = 120
 
 _DOCKERFILE = ShellTemplate("""\
 FROM @base
@@ -80,7 +83,34 @@ set -euo pipefail
 """)
 
 
-def dockerfile(release: ReleaseTable, requirements: Sequence[str]) -> str:
+@dataclass(frozen=True, slots=True)
+class PairTests:
+    """The part of a release pair that is measured: pinned test requirements, instruction, and the expected test ids."""
+
+    requirements: Sequence[str]
+    instruction: str
+    fail_to_pass: Sequence[str]
+    pass_to_pass: Sequence[str]
+
+
+def release_pair_directory(release: ReleaseTable, gold: Change, tests: PairTests) -> TaskDirectory:
+    """Return the task directory of a release pair whose older release becomes the newer one by ``gold``."""
+    script = test_script(release.package, release.new, release.new_sha256)
+    return TaskDirectory(
+        manifest=_manifest(release),
+        instruction=tests.instruction,
+        environment=bundle_files({"Dockerfile": _dockerfile(release, tests.requirements)}),
+        tests=bundle_files({"test.sh": script, **id_lists(tests.fail_to_pass, tests.pass_to_pass)}),
+        solution=bundle_files({"solve.sh": _solve_script(release, gold)}),
+    )
+
+
+def test_script(package: str, version: str, sha256: str) -> str:
+    """Return the script that downloads the tests of a release and runs them under plain Harbor."""
+    return _TEST_SH.substitute(package=package, new=version, new_sha256=sha256, workspace=WORKSPACE)
+
+
+def _dockerfile(release: ReleaseTable, requirements: Sequence[str]) -> str:
     return _DOCKERFILE.substitute(
         release.model_dump(),
         base=BASE_IMAGE,
@@ -89,12 +119,7 @@ def dockerfile(release: ReleaseTable, requirements: Sequence[str]) -> str:
     )
 
 
-def test_script(package: str, version: str, sha256: str) -> str:
-    """Runs the tests of that release."""
-    return _TEST_SH.substitute(package=package, new=version, new_sha256=sha256, workspace=WORKSPACE)
-
-
-def solve_script(release: ReleaseTable, gold: Change) -> str:
+def _solve_script(release: ReleaseTable, gold: Change) -> str:
     removed = [file.path for file in gold.files if file.kind == "delete"]
     written = [file.path for file in gold.files if file.kind != "delete"]
     copies = [f"rm -f '{WORKSPACE}/{path}'" for path in removed]
@@ -102,49 +127,11 @@ def solve_script(release: ReleaseTable, gold: Change) -> str:
     return _SOLVE_SH.substitute(release.model_dump(), copies="\n".join(copies))
 
 
-def manifest(release: ReleaseTable, *, difficulty: str, agent_timeout_s: int, verify_timeout_s: int) -> str:
-    document = tomlkit.document()
-    document["version"] = "1.0"
-    document["metadata"] = {
-        "difficulty": difficulty,
+def _manifest(release: ReleaseTable) -> str:
+    metadata = {
+        "difficulty": "medium",
         "category": "bug-fix",
         "tags": ["python", "release-pair"],
-        "farm": {
-            "workspace": WORKSPACE,
-            "grading": "patch",
-            "report": "pytest",
-            "fail_to_pass": FAIL_TO_PASS,
-            "pass_to_pass": PASS_TO_PASS,
-            "source": release.model_dump(),
-        },
+        "farm": farm_table(WORKSPACE, "pytest", further={"source": release.model_dump()}),
     }
-    document["verifier"] = {"timeout_sec": verify_timeout_s}
-    document["agent"] = {"timeout_sec": agent_timeout_s}
-    document["environment"] = {"build_timeout_sec": 600, "cpus": 1, "memory_mb": 1024, "storage_mb": 2048}
-    return tomlkit.dumps(document)
-
-
-def id_list(ids: Iterable[str]) -> str:
-    return "".join(f"{test}\n" for test in sorted(ids))
-
-
-def task_files(
-    release: ReleaseTable,
-    gold: Change,
-    *,
-    requirements: Sequence[str],
-    instruction: str,
-    fail_to_pass: Iterable[str],
-    pass_to_pass: Iterable[str],
-    verify_timeout_s: int = 120,
-) -> Mapping[str, str]:
-    """Every file of the directory by its path; those that end in ``.sh`` are to be executable."""
-    return {
-        "task.toml": manifest(release, difficulty="medium", agent_timeout_s=1800, verify_timeout_s=verify_timeout_s),
-        "instruction.md": instruction,
-        "environment/Dockerfile": dockerfile(release, requirements),
-        "tests/test.sh": test_script(release.package, release.new, release.new_sha256),
-        FAIL_TO_PASS: id_list(fail_to_pass),
-        PASS_TO_PASS: id_list(pass_to_pass),
-        "solution/solve.sh": solve_script(release, gold),
-    }
+    return render_manifest(metadata, TaskLimits(VERIFY_TIMEOUT_S))

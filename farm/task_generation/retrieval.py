@@ -1,11 +1,10 @@
-"""``farm tasks make retrieval``: of a task whose code is to be changed, one whose code is to be found."""
+"""``farm tasks make retrieval``: turn a task that asks for a change into one that asks for the lines to change."""
 
 import asyncio
 import errno
 import inspect
 import json
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,21 +15,19 @@ from farm.core.change import Change, ChangeKind
 from farm.core.retrieval import FileLines, Retrieval, gather
 from farm.core.toml import read_toml
 from farm.grading import GradingError
-from farm.task_generation.publish import ShellTemplate, publish, write_files
 from farm.task_generation.searchable_lines import changed_lines, is_unfindable
+from farm.task_generation.services import GenerationServices
+from farm.task_generation.task_directory import ShellTemplate, TaskDirectory, bundle_files
 from farm.task_validation.validate import gold_change
 from farm.tasks import TaskBundle, TaskError, ensure_image, load_task, sandbox_spec
-from farm.tasks.files import MANIFEST
+from farm.tasks.directory import read_directory
+from farm.tasks.files import MANIFEST, below
 from farm.tasks.schema.manifest import OF_CHANGES
 from farm.tasks.sdist.release_pair import is_test
 from sandboxes.errors import ImageError, PathError, SpecError
-from sandboxes.images.store import ImageStore
 from sandboxes.interface import Runtime
 
 SUFFIX = "-retrieval"
-
-OnProgress = Callable[[str], None]
-
 
 _INSTRUCTION = """\
 Below is an issue of this repository. Do not resolve it: find the code that whoever resolves it has to change. Name
@@ -81,7 +78,10 @@ cp "$(dirname "$0")/answer.json" /tmp/answer.json
 
 @dataclass(frozen=True, slots=True)
 class RetrievalSpec:
-    """What to make of the tasks at ``sources``, each below ``out`` by its name and SUFFIX; else as in ``Retrieval``."""
+    """A request for retrieval tasks of the tasks at ``sources``.
+
+    Each is written below ``out`` under the name of its source with SUFFIX. The other fields are those of ``Retrieval``.
+    """
 
     sources: Sequence[Path]
     out: Path
@@ -92,7 +92,7 @@ class RetrievalSpec:
 
 @dataclass(frozen=True, slots=True)
 class RetrievalTask:
-    """One task, with so many expected files, and ranges of lines in them."""
+    """A written task: its directory, and the number of expected files and of line ranges in them."""
 
     directory: Path
     files: int
@@ -101,70 +101,58 @@ class RetrievalTask:
 
 @dataclass(slots=True)
 class RetrievalSummary:
-    """``there``: directories that an earlier call made. ``problems``: why nothing came of a source, one line each."""
+    """The written tasks, the directories that existed already, and one line for each source that gave no task."""
 
     made: list[RetrievalTask] = field(default_factory=list)
     there: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
-async def make_retrieval(
-    wish: RetrievalSpec, *, state_dir: Path, images: ImageStore, runtime: Runtime, say: OnProgress
-) -> RetrievalSummary:
-    """Make those that are not there yet; each is written in one step, so that whoever is stopped may begin again.
+async def make_retrieval(spec: RetrievalSpec, services: GenerationServices) -> RetrievalSummary:
+    """Make the tasks whose directories do not exist yet.
 
-    Raises TaskError where two sources have one name, RuntimeUnavailable and other errors of ``sandboxes`` for what is
-    wrong with the machine.
+    Each is published in one step, so a stopped call can be repeated. Faults of single tasks are in the summary. Raises
+    TaskError if two sources have the same name, and RuntimeUnavailable and other errors of ``sandboxes`` for faults of
+    the machine.
     """
-    outcome = RetrievalSummary()
-    wanted: dict[Path, Path] = {}
-    for source in wish.sources:
-        directory = wish.out / f"{source.resolve().name}{SUFFIX}"
-        if wanted.setdefault(directory, source).resolve() != source.resolve():
-            raise TaskError(source, f"has the name of {wanted[directory]}", "make the two below places of their own")
-    for directory, source in wanted.items():
+    summary = RetrievalSummary()
+    targets: dict[Path, Path] = {}
+    for source in spec.sources:
+        directory = spec.out / f"{source.resolve().name}{SUFFIX}"
+        if targets.setdefault(directory, source).resolve() != source.resolve():
+            raise TaskError(source, f"has the same name as {targets[directory]}", "give each its own --out")
+    for directory, source in targets.items():
         if directory.exists():
-            outcome.there.append(directory)
+            summary.there.append(directory)
             continue
         try:
-            outcome.made.append(await _make(wish, source, directory, state_dir, images, runtime, say))
+            summary.made.append(await _make(spec, source, directory, services))
         except (TaskError, ImageError, SpecError, GradingError) as error:
-            outcome.problems.append(str(error))
-    return outcome
+            summary.problems.append(str(error))
+    return summary
 
 
-async def _make(
-    wish: RetrievalSpec,
-    source: Path,
-    directory: Path,
-    state_dir: Path,
-    images: ImageStore,
-    runtime: Runtime,
-    say: OnProgress,
-) -> RetrievalTask:
-    bundle = load_task(source, state_dir=state_dir, on_progress=say)
+async def _make(spec: RetrievalSpec, source: Path, directory: Path, services: GenerationServices) -> RetrievalTask:
+    on_progress, state_dir = services.on_progress, services.state_dir
+    bundle = load_task(source, state_dir=state_dir, on_progress=on_progress)
     if bundle.task.retrieval is not None:
-        raise TaskError(source, "asks for an answer already", "name a task whose code is to be changed")
-    say(f"{bundle.task.id}: image")
-    await ensure_image(bundle, images)
-    say(f"{bundle.task.id}: what its gold solution changes")
-    expected = await _expected(source, bundle, runtime)
-    wanted = Retrieval(wish.calls_per_turn, wish.max_turns, wish.beta, expected)
-
-    def write(stage: Path) -> None:
-        if (source / "environment").is_dir():
-            shutil.copytree(source / "environment", stage / "environment")
-        write_files(stage, _files(source, bundle, wanted))
-        load_task(stage, state_dir=state_dir)
-
-    publish(directory, write)
+        raise TaskError(source, "is a retrieval task already", "name a task whose code is to be changed")
+    on_progress(f"{bundle.task.id}: image")
+    await ensure_image(bundle, services.images)
+    on_progress(f"{bundle.task.id}: lines that its gold solution changes")
+    expected = await _expected(source, bundle, services.runtime)
+    retrieval_task = Retrieval(spec.calls_per_turn, spec.max_turns, spec.beta, expected)
+    retrieval_directory(source, bundle, retrieval_task).publish(
+        directory, lambda stage: load_task(stage, state_dir=state_dir)
+    )
     return RetrievalTask(directory, len(expected), sum(len(file.lines) for file in expected))
 
 
 async def _expected(source: Path, bundle: TaskBundle, runtime: Runtime) -> tuple[FileLines, ...]:
+    """Return the lines that the gold solution changes. Raises TaskError if there are none that can be found."""
     gold = await gold_change(bundle, runtime)
     old = await _old_files(bundle, gold, runtime)
-    found: list[tuple[str, list[tuple[int, int]]]] = []
+    changed: list[tuple[str, list[tuple[int, int]]]] = []
     for file in gold.files:
         if file.path not in old or old[file.path] == file.content or is_unfindable(file.path):
             continue
@@ -172,15 +160,15 @@ async def _expected(source: Path, bundle: TaskBundle, runtime: Runtime) -> tuple
         if lines is None:
             raise TaskError(source, f"too much of {file.path} is changed to say which lines", "leave the task out")
         if lines:
-            found.append((file.path, lines))
-    if not found:
-        told = "but for versions, catalogues, comments and white space its gold solution changes no line that was there"
-        raise TaskError(source, told, "leave the task out")
-    return gather(found, bundle.task.workspace)
+            changed.append((file.path, lines))
+    if not changed:
+        fault = "its gold solution changes no existing line except versions, catalogues, comments and white space"
+        raise TaskError(source, fault, "leave the task out")
+    return gather(changed, bundle.task.workspace)
 
 
 async def _old_files(bundle: TaskBundle, gold: Change, runtime: Runtime) -> Mapping[str, bytes]:
-    """The changed text files of the repository, without tests, as they are in the image."""
+    """Read the changed text files from the image, without tests."""
     old: dict[str, bytes] = {}
     async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "making"})) as sandbox:
         for file in gold.files:
@@ -188,8 +176,8 @@ async def _old_files(bundle: TaskBundle, gold: Change, runtime: Runtime) -> Mapp
                 continue
             try:
                 content = await sandbox.read_file(f"{bundle.task.workspace}/{file.path}")
-            except PathError as fault:
-                if fault.errno not in (errno.ENOENT, errno.ENOTDIR):
+            except PathError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                     raise
                 continue
             if b"\0" not in content and b"\0" not in file.content:
@@ -197,9 +185,10 @@ async def _old_files(bundle: TaskBundle, gold: Change, runtime: Runtime) -> Mapp
     return old
 
 
-def _files(source: Path, bundle: TaskBundle, wanted: Retrieval) -> Mapping[str, str]:
-    named = [{"path": file.path, "lines": [list(lines) for lines in file.lines]} for file in wanted.expected]
-    answer = json.dumps({"files": named}) + "\n"
+def retrieval_directory(source: Path, bundle: TaskBundle, wanted: Retrieval) -> TaskDirectory:
+    """Return the task directory: the environment of ``source``, and a manifest without the keys that grade a change."""
+    files = [{"path": file.path, "lines": [list(lines) for lines in file.lines]} for file in wanted.expected]
+    answer = json.dumps({"files": files}) + "\n"
     document = read_toml((source / MANIFEST).read_bytes())
     if "name" in document.get("task", {}):
         document["task"]["name"] += SUFFIX
@@ -210,15 +199,13 @@ def _files(source: Path, bundle: TaskBundle, wanted: Retrieval) -> Mapping[str, 
         "calls_per_turn": wanted.calls_per_turn,
         "max_turns": wanted.max_turns,
         "beta": wanted.beta,
-        "expected": named,
+        "expected": files,
     }
-    places = {"workspace": repr(bundle.task.workspace), "beta": repr(wanted.beta)}
-    return {
-        MANIFEST: tomlkit.dumps(document),
-        "instruction.md": _INSTRUCTION + bundle.task.instruction,
-        "tests/test.sh": _TEST_SH.substitute(places),
-        "tests/retrieval.py": inspect.getsource(retrieval),
-        "tests/answer.json": answer,
-        "solution/solve.sh": _SOLVE_SH,
-        "solution/answer.json": answer,
-    }
+    test_sh = _TEST_SH.substitute(workspace=repr(bundle.task.workspace), beta=repr(wanted.beta))
+    return TaskDirectory(
+        manifest=tomlkit.dumps(document),
+        instruction=_INSTRUCTION + bundle.task.instruction,
+        environment=below(read_directory(source), "environment/"),
+        tests=bundle_files({"test.sh": test_sh, "retrieval.py": inspect.getsource(retrieval), "answer.json": answer}),
+        solution=bundle_files({"solve.sh": _SOLVE_SH, "answer.json": answer}),
+    )

@@ -1,13 +1,11 @@
-"""``farm tasks new``: a small task that is whole, to be filled with another."""
+"""``farm tasks new``: write a small, complete example task for the user to replace."""
 
 from pathlib import Path
 
-from farm.task_generation.publish import ShellTemplate, publish, write_files
+from farm.task_generation.task_directory import WORKSPACE, ShellTemplate, TaskDirectory, bundle_files
 from farm.tasks import BASE_IMAGE, load_task
 from farm.tasks.errors import TaskError
 from farm.tasks.loader import checked_name
-
-WORKSPACE = "/workspace"
 
 _MANIFEST = """\
 # Harbor's schema 1.x; plain Harbor runs this directory as well. `farm tasks validate .` proves it.
@@ -121,29 +119,31 @@ cat > @workspace/basket.py <<'END'
 
 
 def scaffold_task(directory: Path) -> None:
-    """Write the task. Raises TaskError where there is something already or nothing can be made, and for a name that no
-    task may have."""
-    place = directory.resolve()
-    if place.exists():
-        raise TaskError(directory, "is there already", "choose another name, or remove it")
-    checked_name(directory, place.name)
-    names = {"base": BASE_IMAGE, "workspace": WORKSPACE, "solved": _SOLVED}
-    files = {
-        "task.toml": _MANIFEST,
-        "instruction.md": _INSTRUCTION,
-        "environment/Dockerfile": _DOCKERFILE.substitute(names),
-        "environment/workspace/basket.py": _CODE,
-        "environment/workspace/tests/test_basket.py": _VISIBLE,
-        "tests/test.sh": _TEST_SH.substitute(names),
-        "tests/workspace/tests/test_basket.py": _VISIBLE + _HIDDEN,
-        "solution/solve.sh": _SOLVE_SH.substitute(names),
-    }
+    """Write a small, complete and fit example task for the user to replace with another.
 
-    def write(stage: Path) -> None:
-        write_files(stage, files)
-        load_task(stage, state_dir=stage.parent)
-
+    Raises TaskError if ``directory`` exists or cannot be created, or if its name cannot be a task's.
+    """
+    target = directory.resolve()
+    if target.exists():
+        raise TaskError(directory, "exists already", "choose another name, or remove it")
+    checked_name(directory, target.name)
+    values = {"base": BASE_IMAGE, "workspace": WORKSPACE, "solved": _SOLVED}
+    example = TaskDirectory(
+        manifest=_MANIFEST,
+        instruction=_INSTRUCTION,
+        environment=bundle_files(
+            {
+                "Dockerfile": _DOCKERFILE.substitute(values),
+                "workspace/basket.py": _CODE,
+                "workspace/tests/test_basket.py": _VISIBLE,
+            }
+        ),
+        tests=bundle_files(
+            {"test.sh": _TEST_SH.substitute(values), "workspace/tests/test_basket.py": _VISIBLE + _HIDDEN}
+        ),
+        solution=bundle_files({"solve.sh": _SOLVE_SH.substitute(values)}),
+    )
     try:
-        publish(place, write)
+        example.publish(target, lambda stage: load_task(stage, state_dir=stage.parent))
     except OSError as error:
-        raise TaskError(directory, f"cannot be made ({error})", "choose a place where you may write") from None
+        raise TaskError(directory, f"cannot be written ({error})", "choose a place where you may write") from None

@@ -1,10 +1,10 @@
-"""Which changed lines somebody can find who has read what is wrong: code, not what a release changes by the way."""
+"""Find the changed lines that a reader of the issue can search for: code, without what every release changes."""
 
 import posixpath
 import re
 from collections.abc import Sequence
 
-from farm.grading.diff.line_diff import COMPARISONS, ComparisonBudget, find_edits
+from farm.grading.diff.line_diff import MAX_COMPARISONS, ComparisonBudget, find_edits
 from farm.grading.diff.patch import lines_of
 
 _METADATA = re.compile(
@@ -15,54 +15,55 @@ _VERSION = re.compile(
     r"__(version|version_info|date|author|credits|copyright|license)__\s*(:[^=]+)?=|_?version(_info)?\s*=\s*['\"(\[]",
     re.I,
 )
-_HASHES = re.compile(r"\s*#")
-_SLASHES = re.compile(r"\s*(//|/\*|\*(\s|/|$))")
-_SLASHED = re.compile(r".*\.(c|cc|cpp|cxx|h|hh|hpp|cs|java|[cm]?jsx?|[cm]?tsx?|go|rs|swift|kt|scala|php|s?css)")
-"""Names of files whose comments begin so."""
+_HASH_COMMENT = re.compile(r"\s*#")
+_SLASH_COMMENT = re.compile(r"\s*(//|/\*|\*(\s|/|$))")
+_SLASH_LANGUAGES = re.compile(r".*\.(c|cc|cpp|cxx|h|hh|hpp|cs|java|[cm]?jsx?|[cm]?tsx?|go|rs|swift|kt|scala|php|s?css)")
+"""File names of languages whose comments begin with slashes."""
 
 
 def is_unfindable(path: str) -> bool:
-    """Whether all of a file is metadata of its package, or made of something else."""
+    """Return whether a file is only package metadata or generated."""
     name = posixpath.basename(path)
     return _METADATA.fullmatch(name) is not None or name.endswith(_CATALOGUES)
 
 
 def changed_lines(path: str, old: bytes, new: bytes) -> list[tuple[int, int]] | None:
-    """Ranges of lines of ``old``, from 1, that ``new`` lacks; of lines that are only added, those on both sides.
+    """Return ranges of lines of ``old``, counted from 1, that ``new`` lacks; for lines only added, those around them.
 
-    Blank lines, comments and versions are left out, and what differs in nothing but these or white space. None where
-    the two differ too much to tell.
+    Blank lines, comments and versions are left out, and so are edits of white space alone. Returns None if the two
+    differ too much to compare.
     """
-    # In Latin-1 every byte is something.
+    # Latin-1 decodes every byte.
     before, after = (lines_of(content.decode("latin-1")) for content in (old, new))
-    allowance = ComparisonBudget(COMPARISONS, at_once=COMPARISONS)
-    edits = find_edits(before, after, allowance)
-    if allowance.left <= 0:
+    budget = ComparisonBudget(MAX_COMPARISONS, per_diff=MAX_COMPARISONS)
+    edits = find_edits(before, after, budget)
+    if budget.left <= 0:
         return None
-    comment = _SLASHES if _SLASHED.fullmatch(path) else _HASHES
+    comment = _SLASH_COMMENT if _SLASH_LANGUAGES.fullmatch(path) else _HASH_COMMENT
     ranges: list[tuple[int, int]] = []
     for edit in edits:
-        gone = _said(before, edit.old_from, edit.old_to, comment)
-        come = _said(after, edit.new_from, edit.new_to, comment)
-        if _squeezed(before, gone) == _squeezed(after, come):
+        removed = _code_lines(before, edit.old_from, edit.old_to, comment)
+        added = _code_lines(after, edit.new_from, edit.new_to, comment)
+        if _without_spaces(before, removed) == _without_spaces(after, added):
             continue
-        if not gone:
+        if not removed:
             ranges.append((max(1, edit.old_from), min(len(before), edit.old_to + 1)))
-        for at in gone:
-            if ranges and at > edit.old_from and ranges[-1][1] == at:
-                ranges[-1] = (ranges[-1][0], at + 1)
+        for number in removed:
+            if ranges and number > edit.old_from and ranges[-1][1] == number:
+                ranges[-1] = (ranges[-1][0], number + 1)
             else:
-                ranges.append((at + 1, at + 1))
+                ranges.append((number + 1, number + 1))
     return [(first, last) for first, last in ranges if first <= last]
 
 
-def _said(lines: Sequence[str], start: int, end: int, comment: re.Pattern[str]) -> list[int]:
+def _code_lines(lines: Sequence[str], start: int, end: int, comment: re.Pattern[str]) -> list[int]:
+    """Return the numbers of the lines, counted from 0, that are code."""
     return [
-        at
-        for at in range(start, end)
-        if lines[at].strip() and not comment.match(lines[at] + "\n") and not _VERSION.match(lines[at])
+        number
+        for number in range(start, end)
+        if lines[number].strip() and not comment.match(lines[number] + "\n") and not _VERSION.match(lines[number])
     ]
 
 
-def _squeezed(lines: Sequence[str], numbers: Sequence[int]) -> str:
-    return "".join("".join(lines[at].split()) for at in numbers)
+def _without_spaces(lines: Sequence[str], numbers: Sequence[int]) -> str:
+    return "".join("".join(lines[number].split()) for number in numbers)

@@ -1,21 +1,25 @@
-"""The files of an imported task's directory, which plain Harbor runs too; the same for the same row."""
+"""The directory of an imported task, which plain Harbor runs too. The same row always gives the same bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from shlex import quote
 
-import tomlkit
-
-from farm.task_generation.publish import ShellTemplate
-from farm.task_generation.release_pair_directory import FAIL_TO_PASS, PASS_TO_PASS, id_list
+from farm.task_generation.manifest import TaskLimits, farm_table, render_manifest
+from farm.task_generation.task_directory import (
+    ShellTemplate,
+    TaskDirectory,
+    bundle_files,
+    id_lists,
+)
 from farm.task_import.draft import ImportDraft
 from farm.tasks.loader import IN_WORKSPACE
 from farm.tasks.unified_diff import parse_patch
 
-TEST_PATCH = "tests/test.patch"
-SOLUTION = "solution/solution.patch"
-BUG = "environment/bug.patch"
-_JUDGED = ("pytest", "junit")
-"""Reports that plain Harbor's verifier reads."""
+TEST_PATCH = "test.patch"
+_LIMITS = TaskLimits(
+    verify_timeout_s=1800, agent_timeout_s=3600, build_timeout_s=1800, cpus=2, memory_mib=4096, storage_mib=10_240
+)
+_JUDGED_REPORTS = ("pytest", "junit")
+"""Reports that ``judge.py``, the verifier under plain Harbor, can read."""
 
 _DOCKERFILE = ShellTemplate("""\
 # The project's own image, without the history and the files that hold the answer or the tests.
@@ -106,10 +110,9 @@ cd @workspace || exit 1
 python3 /tests/judge.py /logs/verifier/report.xml @report && echo 1 > /logs/verifier/reward.txt
 """)
 
-_PUT_PATCH = ShellTemplate("""\
-git checkout --quiet HEAD -- @changed
+_APPLY_TEST_PATCH = """\
 git apply --whitespace=nowarn /tests/test.patch || \\
-    patch --batch --no-backup-if-mismatch --fuzz=5 -p1 -i /tests/test.patch || exit 1""")
+    patch --batch --no-backup-if-mismatch --fuzz=5 -p1 -i /tests/test.patch || exit 1"""
 
 _NO_JUDGE = ShellTemplate("""\
 #!/bin/bash
@@ -153,51 +156,36 @@ sys.exit(1 if missing else 0)
 '''
 
 
-def task_files(draft: ImportDraft) -> Mapping[str, bytes]:
-    """Every file by its path in the directory; those that end in ``.sh`` are to be executable."""
-    texts = {
-        "task.toml": _manifest(draft),
-        "instruction.md": _instruction(draft),
-        "environment/Dockerfile": _dockerfile(draft),
-        "environment/prepare.sh": _PREPARE,
-        "solution/solve.sh": _SOLVE.substitute(
-            workspace=quote(draft.workspace), reverse=" --reverse" if draft.reverse_solution else ""
-        ),
-        FAIL_TO_PASS: id_list(draft.fail_to_pass),
-        PASS_TO_PASS: id_list(draft.pass_to_pass),
-        "tests/test.sh": _test_sh(draft),
-    }
-    if draft.command.report in _JUDGED:
-        texts["tests/judge.py"] = _JUDGE
-    files = {name: text.encode() for name, text in texts.items()}
-    files[SOLUTION] = draft.solution
-    files |= {f"tests/{IN_WORKSPACE}{path}": content for path, content in draft.tests.items()}
-    if draft.test_patch:
-        files[TEST_PATCH] = draft.test_patch
+def import_directory(draft: ImportDraft) -> TaskDirectory:
+    """Return the task directory of a draft."""
+    environment: dict[str, str | bytes] = {"Dockerfile": _dockerfile(draft), "prepare.sh": _PREPARE}
     if draft.bug:
-        files[BUG] = draft.bug
-    return files
+        environment["bug.patch"] = draft.bug
+    tests: dict[str, str | bytes] = {
+        **id_lists(draft.fail_to_pass, draft.pass_to_pass),
+        "test.sh": _test_sh(draft),
+        **{f"{IN_WORKSPACE}{path}": content for path, content in draft.tests.items()},
+    }
+    if draft.command.report in _JUDGED_REPORTS:
+        tests["judge.py"] = _JUDGE
+    if draft.test_patch:
+        tests[TEST_PATCH] = draft.test_patch
+    reverse = " --reverse" if draft.reverse_solution else ""
+    solve = _SOLVE.substitute(workspace=quote(draft.workspace), reverse=reverse)
+    return TaskDirectory(
+        manifest=_manifest(draft),
+        instruction=_instruction(draft),
+        environment=bundle_files(environment),
+        tests=bundle_files(tests),
+        solution=bundle_files({"solve.sh": solve, "solution.patch": draft.solution}),
+    )
 
 
 def _manifest(draft: ImportDraft) -> str:
-    farm = {
-        "workspace": draft.workspace,
-        "grading": "patch",
-        "report": draft.command.report,
-        "test_command": draft.command.line,
-        "fail_to_pass": FAIL_TO_PASS,
-        "pass_to_pass": PASS_TO_PASS,
-    }
-    if draft.test_patch:
-        farm["test_patch"] = TEST_PATCH
-    document = tomlkit.document()
-    document["version"] = "1.0"
-    document["task"] = {"name": draft.id}
-    document["metadata"] = {key: value for key, value in sorted(draft.facts.items()) if value} | {"farm": farm}
-    document["verifier"] = {"timeout_sec": 1800}
-    document["agent"] = {"timeout_sec": 3600}
-    document["environment"] = {"build_timeout_sec": 1800, "cpus": 2, "memory_mb": 4096, "storage_mb": 10_240}
-    return tomlkit.dumps(document)
+    test_patch = {"test_patch": f"tests/{TEST_PATCH}"} if draft.test_patch else {}
+    farm = farm_table(draft.workspace, draft.command.report, test_command=draft.command.line, further=test_patch)
+    metadata = {key: value for key, value in sorted(draft.facts.items()) if value} | {"farm": farm}
+    return render_manifest(metadata, _LIMITS, name=draft.id)
 
 
 def _instruction(draft: ImportDraft) -> str:
@@ -215,20 +203,21 @@ def _dockerfile(draft: ImportDraft) -> str:
 
 
 def _test_sh(draft: ImportDraft) -> str:
-    if draft.command.report not in _JUDGED:
+    if draft.command.report not in _JUDGED_REPORTS:
         return _NO_JUDGE.substitute(report=draft.command.report)
-    put = []
+    place_tests = []
     if draft.test_patch:
         changed = [patch.old for patch in parse_patch(draft.test_patch) if patch.old is not None]
-        put.append(_PUT_PATCH.substitute(changed=_words(changed)) if changed else _PUT_PATCH.template.split("\n", 1)[1])
+        restore = f"git checkout --quiet HEAD -- {_quoted(changed)}\n" if changed else ""
+        place_tests.append(restore + _APPLY_TEST_PATCH)
     if draft.tests:
-        put.append(f"cp -R /tests/{IN_WORKSPACE}. .")
+        place_tests.append(f"cp -R /tests/{IN_WORKSPACE}. .")
     files = sorted({test.partition("::")[0] for test in (*draft.fail_to_pass, *draft.pass_to_pass)})
-    command = draft.command.line.replace("{files}", _words(files)).replace("{report}", "/logs/verifier/report.xml")
+    command = draft.command.line.replace("{files}", _quoted(files)).replace("{report}", "/logs/verifier/report.xml")
     return _TEST_SH.substitute(
-        workspace=quote(draft.workspace), put="\n".join(put), command=command, report=draft.command.report
+        workspace=quote(draft.workspace), put="\n".join(place_tests), command=command, report=draft.command.report
     )
 
 
-def _words(paths: Sequence[str]) -> str:
+def _quoted(paths: Sequence[str]) -> str:
     return " ".join(map(quote, paths))

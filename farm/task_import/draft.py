@@ -1,4 +1,4 @@
-"""What an importer makes of a row: all that a task directory is written from."""
+"""``ImportDraft``, the content of a task directory as read from a row; and the user's test commands."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,14 +14,14 @@ from farm.task_import.fields import RowError
 from farm.tasks.errors import TaskError
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_BY_NAME = (ReportFormat.GO, ReportFormat.CARGO, ReportFormat.TAP)
-"""Whose tests data sets tell by their names alone."""
+_NAME_REPORTS = (ReportFormat.GO, ReportFormat.CARGO, ReportFormat.TAP)
+"""Reports whose tests the data sets identify by name alone."""
 REPORTS = [report.value for report in ReportFormat if report is not ReportFormat.REWARD_FILE]
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """``line`` is the test command as the project writes it, or one with the farm's placeholders."""
+    """A test command: as the project writes it, or with the farm's placeholders ``{report}`` and ``{files}``."""
 
     line: str
     report: str = "pytest"
@@ -31,10 +31,10 @@ class Command:
 class ImportDraft:
     """One task. Patches are unified diffs of the workspace.
 
-    ``solution`` solves the task, ``reverse_solution`` says that its reverse does; ``bug`` is applied in the build.
-    ``test_patch`` and ``tests``, whole files by path in the workspace, are for grading alone. ``commit`` is checked out
-    in the build. ``removed``: absolute paths in the image that hold the answer or the tests. ``left_out``: expected ids
-    that no report can have. ``facts`` go into ``[metadata]``.
+    ``solution`` solves the task; with ``reverse_solution`` its reverse does. The build checks out ``commit``, applies
+    ``bug``, and removes the absolute paths ``removed``, which hold the answer or the tests. ``test_patch`` and
+    ``tests``, whole files by path in the workspace, are for grading alone. ``left_out``: expected test ids that no
+    report can have. ``facts`` go into ``[metadata]``.
     """
 
     id: str
@@ -55,7 +55,7 @@ class ImportDraft:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Line(BaseModel):
+class _CommandTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     command: str
@@ -70,18 +70,22 @@ class Commands:
     by_repo: Mapping[str, Command] = field(default_factory=dict)
 
     def of(self, repo: str, version: str = "") -> Command | None:
+        """Return the command of a repository, the most specific one first."""
         return self.by_repo.get(f"{repo}@{version}") or self.by_repo.get(repo) or self.everywhere
 
 
 def read_commands(path: Path | None, command: str | None, report: str | None) -> Commands:
-    """Raises TaskError for a file that cannot be read, and for a report that there is none of."""
-    everywhere = None if command is None else _checked("--report", Command(command, report or "pytest"))
+    """Read the user's test commands from a file and from the command line.
+
+    Raises TaskError if the file cannot be read or a report format does not exist.
+    """
+    everywhere = None if command is None else _checked_command("--report", Command(command, report or "pytest"))
     if path is None:
         return Commands(everywhere)
     remedy = 'write ["owner/name"], then command = "…" and report = "…" below it'
     try:
         document = read_toml(path.read_bytes())
-        lines = {name: _Line.model_validate(table) for name, table in document.items()}
+        lines = {name: _CommandTable.model_validate(table) for name, table in document.items()}
     except OSError as error:
         raise TaskError(path, error.strerror or str(error), "name a readable file") from None
     except ValidationError as error:
@@ -91,43 +95,44 @@ def read_commands(path: Path | None, command: str | None, report: str | None) ->
     except ValueError as error:
         raise TaskError(path, f"not TOML: {error}", remedy) from None
     return Commands(
-        everywhere, {name: _checked(path, Command(line.command, line.report)) for name, line in lines.items()}
+        everywhere, {name: _checked_command(path, Command(line.command, line.report)) for name, line in lines.items()}
     )
 
 
-def _checked(origin: Path | str, command: Command) -> Command:
+def _checked_command(origin: Path | str, command: Command) -> Command:
     if command.report not in REPORTS:
-        raise TaskError(origin, f"{command.report!r} is no report", f"choose one of {', '.join(REPORTS)}")
+        raise TaskError(origin, f"{command.report!r} is not a report format", f"choose one of {', '.join(REPORTS)}")
     return command
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """The ids that decide, and those of the row that no report can have."""
+class ExpectedTests:
+    """The expected test ids, and those of the row that are left out because no report can have them."""
 
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
-def expected(fail_to_pass: Iterable[str], pass_to_pass: Iterable[str], report: str) -> Expected:
-    """Raises RowError where nothing is left to be mended.
+def expected_tests(fail_to_pass: Iterable[str], pass_to_pass: Iterable[str], report: str) -> ExpectedTests:
+    """Sort the test ids of a row. Raises RowError if no usable id of fail_to_pass is left.
 
-    The ids that data sets have from logs hold a terminal's colours, and end at the first blank; where that is within a
-    parameter the test cannot be told from its neighbours.
+    Ids that data sets read from logs can hold terminal colours and end at the first blank. If that blank is within a
+    parameter, the test has the same id as its neighbours and is left out.
     """
-    holder = "::" if report in _BY_NAME else ""
-    fail = tuple(sorted({holder + _COLOUR.sub("", test).strip() for test in fail_to_pass}))
-    keep = tuple(sorted({holder + _COLOUR.sub("", test).strip() for test in pass_to_pass}.difference(fail)))
-    bad = {test for test in (*fail, *keep) if _is_broken(test, report)}
-    mended = tuple(test for test in fail if test not in bad)
-    if not mended:
-        what = f"none of its {len(fail)} tests can be told from a report" if fail else "no test is to be mended"
-        raise RowError("FAIL_TO_PASS", what, "leave the row out")
-    return Expected(mended, tuple(test for test in keep if test not in bad), tuple(sorted(bad)))
+    prefix = "::" if report in _NAME_REPORTS else ""
+    fail = tuple(sorted({prefix + _COLOUR.sub("", test).strip() for test in fail_to_pass}))
+    keep = tuple(sorted({prefix + _COLOUR.sub("", test).strip() for test in pass_to_pass}.difference(fail)))
+    unusable = {test for test in (*fail, *keep) if _is_broken(test, report)}
+    usable = tuple(test for test in fail if test not in unusable)
+    if not usable:
+        fault = f"none of its {len(fail)} test ids can be in a report" if fail else "names no test"
+        raise RowError("FAIL_TO_PASS", fault, "leave the row out")
+    return ExpectedTests(usable, tuple(test for test in keep if test not in unusable), tuple(sorted(unusable)))
 
 
 def _is_broken(test: str, report: str) -> bool:
+    """Return whether no report can have the id."""
     if len(test.splitlines()) != 1 or not test.isprintable() or len(test) > 4096 or test != test.strip():
         return True
     if report == "pytest" and "[" in test.rpartition("::")[2] and not test.endswith("]"):
@@ -137,4 +142,5 @@ def _is_broken(test: str, report: str) -> bool:
 
 
 def are_pytest_ids(tests: Iterable[str]) -> bool:
+    """Return whether all ids are valid for pytest."""
     return all(invalid_test_id_reason(test, ReportFormat.PYTEST) is None for test in tests)

@@ -1,4 +1,4 @@
-"""The fields of a row, each read as what it has to be: a row is anybody's, and nothing in it is ever evaluated."""
+"""Typed access to the fields of a row. A row is untrusted: it is parsed, never evaluated."""
 
 import ast
 import re
@@ -21,25 +21,25 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class RowError(ValueError):
-    """A row is not taken: the field, what is wrong with it, and the remedy; one line."""
+    """A row is refused. One line: the field, what is wrong with it, and the remedy."""
 
-    def __init__(self, key: str, what: str, remedy: str = "") -> None:
-        place = f"{key}: " if key else ""
-        super().__init__(" ".join(f"{place}{what}{'; ' if remedy else ''}{remedy}".split())[:1000])
+    def __init__(self, key: str, fault: str, remedy: str = "") -> None:
+        subject = f"{key}: " if key else ""
+        super().__init__(" ".join(f"{subject}{fault}{'; ' if remedy else ''}{remedy}".split())[:1000])
 
 
 class Fields:
-    """The fields of one row. Each call raises RowError for what is not of its kind."""
+    """The fields of one row. With several keys the first that has a value counts. Each method raises RowError."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
         self._row = row
 
     def text(self, *keys: str, default: str | None = None, limit: int = MAX_TEXT_BYTES) -> str:
-        """The first of ``keys`` that has a value."""
+        """Return a string of at most ``limit`` bytes."""
         value = self._first(keys)
         if value is _MISSING:
             if default is None:
-                raise RowError(keys[0], "missing", "is the row of this format?")
+                raise RowError(keys[0], "missing", "check that the row has this format")
             return default
         if isinstance(value, int | float) and not isinstance(value, bool):
             value = str(value)
@@ -56,35 +56,41 @@ class Fields:
         return value
 
     def word(self, *keys: str) -> str:
-        """A name that is safe as that of a file: an instance's id, a tag. A whole number is one, as ``7.0`` too."""
-        found = self._first(keys)
-        whole = isinstance(found, float) and found.is_integer()  # of a column in which some are absent
-        value = str(int(found)) if whole else self.text(*keys, limit=1024)
+        """Return a value that is safe as a file name, such as an id or a tag.
+
+        Whole numbers, also as ``7.0``, are returned as text.
+        """
+        raw = self._first(keys)
+        is_whole = isinstance(raw, float) and raw.is_integer()  # a column with missing values is read as floats
+        value = str(int(raw)) if is_whole else self.text(*keys, limit=1024)
         if not _ID.fullmatch(value) or ".." in value:
-            raise RowError(keys[0], f"{value[:100]!r} is no name of letters, digits, dots, dashes and underscores")
+            raise RowError(keys[0], f"{value[:100]!r} is not a name of letters, digits, dots, dashes and underscores")
         return value
 
     def commit(self, *keys: str) -> str:
+        """Return a commit hash."""
         value = self.text(*keys, limit=1024)
         if not _COMMIT.fullmatch(value):
-            raise RowError(keys[0], f"{value[:100]!r} is no commit")
+            raise RowError(keys[0], f"{value[:100]!r} is not a commit hash")
         return value
 
     def image(self, *keys: str) -> str:
+        """Return an image name."""
         return checked_image(keys[0], self.text(*keys, limit=1024))
 
     def repo(self, *keys: str) -> tuple[str, str]:
-        """``owner/name``."""
+        """Return the owner and the name of ``owner/name``."""
         value = self.text(*keys, limit=1024)
         owner, slash, name = value.partition("/")
         if not slash or not _ID.fullmatch(owner) or not _ID.fullmatch(name):
-            raise RowError(keys[0], f"{value[:100]!r} is no repository, which is owner/name")
+            raise RowError(keys[0], f"{value[:100]!r} is not a repository, written owner/name")
         return owner, name
 
     def strings(self, *keys: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """A list of strings, or one written as text: in JSON, or as Python writes it. In order, each once.
+        """Return a list of strings without duplicates, in order.
 
-        Empty text is an empty list, and a whole number is its digits.
+        The list may be written as text, in JSON or as a Python literal. Empty text is an empty list, and a whole number
+        becomes its digits.
         """
         value = self._read(keys, default)
         if isinstance(value, str) and not value.strip():
@@ -96,56 +102,59 @@ class Fields:
         return tuple(dict.fromkeys(map(str, value)))
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts, as it is: long, and some of them equal."""
+        """Return a list of strings, duplicates included."""
         value = self._first((key,))
         if not isinstance(value, list) or len(value) > MAX_TESTS:
             raise RowError(key, "missing" if value is _MISSING else "not a list of texts")
         return tuple(Fields({key: item}).text(key, default="") for item in value)
 
     def mapping(self, *keys: str, default: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """An object, or one written as text."""
+        """Return an object, which may be written as text."""
         value = self._read(keys, default)
         if not isinstance(value, Mapping):
             raise RowError(keys[0], "not an object")
         return value
 
     def objects(self, *keys: str) -> tuple[Mapping[str, Any], ...]:
-        """A list of objects, in columns too; what is missing is none."""
+        """Return a list of objects, which may be stored in columns; empty if the field is missing."""
         value = self._first(keys)
         if value is _MISSING:
             return ()
-        value = out_of_columns(value)
+        value = list_of_columns(value)
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise RowError(keys[0], "not a list of objects")
         return tuple(value)
 
     def patch(self, *keys: str, empty: bool = False) -> bytes:
-        """A unified diff without what it names and does not bring: binary files that are told of in words alone."""
+        """Return a unified diff without binary files whose content it lacks."""
         text = self.text(*keys, default="" if empty else None)
         try:
-            kept = [patch.text for patch in parse_patch(text.encode()) if not patch.hollow]
+            sections = [patch.text for patch in parse_patch(text.encode()) if not patch.hollow]
         except UnifiedDiffError as error:
             raise RowError(keys[0], str(error), "leave the row out") from None
-        if not kept and not empty:
+        if not sections and not empty:
             raise RowError(keys[0], "changes nothing")
-        return b"".join(kept)
+        return b"".join(sections)
 
     def _read(self, keys: tuple[str, ...], default: Any) -> Any:
-        """A value, or what one that is text says; ``default`` where it is missing, unless that is None."""
+        """Return the value, parsed if it is text.
+
+        If it is missing, return ``default``; if that is None, raise RowError.
+        """
         value = self._first(keys)
         if value is _MISSING:
             if default is None:
-                raise RowError(keys[0], "missing", "is the row of this format?")
+                raise RowError(keys[0], "missing", "check that the row has this format")
             return default
-        return literal(keys[0], value) if isinstance(value, str) and value.strip() else value
+        return parse_literal(keys[0], value) if isinstance(value, str) and value.strip() else value
 
     def _first(self, keys: tuple[str, ...]) -> Any:
-        found = (self._row[key] for key in keys if self._row.get(key) is not None)
-        return next(found, _MISSING)
+        values = (self._row[key] for key in keys if self._row.get(key) is not None)
+        return next(values, _MISSING)
 
 
-def out_of_columns(value: Any) -> Any:
-    """The list of objects that columnar copies have as an object of lists; any other value as it is."""
+def list_of_columns(value: Any) -> Any:
+    """Return the list of objects that an object of equally long lists stands for, or any other value as it is."""
     if not isinstance(value, dict) or not value or not all(isinstance(column, list) for column in value.values()):
         return value
     if len({len(column) for column in value.values()}) != 1:
@@ -154,14 +163,14 @@ def out_of_columns(value: Any) -> Any:
 
 
 def checked_image(key: str, name: str) -> str:
-    """An image's name without the default registry's host, which a mirror stands in for."""
+    """Return an image name without the default registry's host, so that a mirror can stand in for the host."""
     from docker.auth import resolve_repository_name
     from docker.errors import DockerException
 
     try:
         host, path = resolve_repository_name(image_reference(name))
     except (ValueError, DockerException):
-        raise RowError(key, f"{name[:100]!r} is no name of an image") from None
+        raise RowError(key, f"{name[:100]!r} is not an image name") from None
     return path if name != path and host == _default_host() else name
 
 
@@ -176,14 +185,14 @@ def read_json(text: str | bytes) -> Any:
     return nesting_limit.read_json(text, parse_constant=lambda name: None)
 
 
-def literal(key: str, text: str) -> Any:
-    """A value written as JSON or as a Python literal; parsed, never evaluated. Raises RowError."""
+def parse_literal(key: str, text: str) -> Any:
+    """Return a value written as JSON or as a Python literal. It is parsed, never evaluated. Raises RowError."""
     try:
         return read_json(text)
     except ValueError:
         pass
     brackets = _STRING.sub("", text)
-    if len(text) > MAX_LITERAL_CHARS or brackets.count(",") > MAX_TESTS:  # its syntax tree would take gigabytes
+    if len(text) > MAX_LITERAL_CHARS or brackets.count(",") > MAX_TESTS:  # the syntax tree would take gigabytes
         raise RowError(key, f"holds more than {MAX_LITERAL_CHARS} characters, or {MAX_TESTS} values")
     if _nesting(brackets) > MAX_NESTING:
         raise RowError(key, f"is nested more than {MAX_NESTING} deep")
@@ -196,7 +205,7 @@ def literal(key: str, text: str) -> Any:
 
 
 def _nesting(text: str) -> int:
-    """How deep brackets are nested."""
+    """Return the depth of nested brackets."""
     deepest = depth = 0
     for char in text:
         if char in "([{":

@@ -1,19 +1,19 @@
-"""``farm tasks import``: the rows of a data set, or Harbor's directories, become task directories, one at a time."""
+"""``farm tasks import``: turn rows of a data set, or Harbor's directories, into task directories, one at a time."""
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from farm.task_generation.progress_log import ProgressLog
-from farm.task_generation.publish import publish, write_files
-from farm.task_import.directory import task_files
+from farm.task_generation.services import OnProgress
+from farm.task_generation.task_directory import staging, write_files
+from farm.task_import.directory import import_directory
 from farm.task_import.draft import Commands, ImportDraft
 from farm.task_import.fields import Fields, RowError
-from farm.task_import.formats import others, swebench
+from farm.task_import.formats import multi_swe, r2e, swebench, swebench_pro
 from farm.task_import.rows import Row, read_rows
 from farm.tasks import TaskError, read_task, task_directories
 from farm.tasks.directory import read_directory
@@ -25,19 +25,21 @@ ROWS: Mapping[str, Callable[[Fields, Commands], ImportDraft]] = {
     "swesmith": swebench.swesmith,
     "swegym": swebench.swegym,
     "rebench": swebench.rebench,
-    "r2e": others.r2e,
-    "multiswe": others.multiswe,
-    "swebenchpro": others.swebenchpro,
+    "r2e": r2e.r2e,
+    "multiswe": multi_swe.multiswe,
+    "swebenchpro": swebench_pro.swebenchpro,
 }
 FORMATS = (HARBOR, *ROWS)
-_TELL_EVERY = 50
-
-OnProgress = Callable[[str], None]
+_PROGRESS_INTERVAL = 50
+"""Rows or directories between two lines of progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """``only``: these ids alone, where there are any. ``limit``: so many tasks, those already there included."""
+    """A request to import.
+
+    ``only``: import these ids alone, if there are any. ``limit``: maximum tasks, including those that exist already.
+    """
 
     format: str
     source: Path
@@ -49,7 +51,11 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportedTask:
-    """``left_out``: expected ids that no report can have. ``unheeded``: what the task asks for and does not get."""
+    """A written task.
+
+    ``left_out``: expected test ids that no report can have. ``unheeded``: features that the task asks for and the farm
+    lacks.
+    """
 
     id: str
     directory: Path
@@ -62,7 +68,7 @@ class ImportedTask:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """``place``: where the row or directory stands; ``id`` as far as it has one."""
+    """A row or directory that gave no task. ``place``: its file and number. ``id`` is empty if it cannot be read."""
 
     place: str
     id: str
@@ -71,7 +77,11 @@ class RefusedRow:
 
 @dataclass(slots=True)
 class ImportSummary:
-    """``there``: directories that stood already, and were left alone. ``missing``: ids asked for and not found."""
+    """The outcome of an import.
+
+    ``there``: directories that existed already and were left as they are. ``missing``: ids of ``only`` that the source
+    lacks.
+    """
 
     format: str
     taken: list[ImportedTask] = field(default_factory=list)
@@ -80,24 +90,27 @@ class ImportSummary:
     missing: list[str] = field(default_factory=list)
 
 
-def import_all(wish: ImportOptions, *, state_dir: Path, say: OnProgress) -> ImportSummary:
-    """Take what can be taken; each directory is put there in one step, so that whoever is stopped may begin again.
+def import_all(options: ImportOptions, *, state_dir: Path, on_progress: OnProgress) -> ImportSummary:
+    """Import all tasks that can be imported.
 
-    Nothing is fetched, built or run. Raises TaskError where the source has nothing to read.
+    Each directory is published in one step, so a stopped import can be repeated. Nothing is downloaded, built or run.
+    Raises TaskError if the source has no rows.
     """
-    import_ = _Import(wish, state_dir, say)
-    for place, id_, take in import_.offers():
-        if wish.limit is not None and len(import_.summary.taken) + len(import_.summary.there) >= wish.limit:
+    import_ = _Import(options, state_dir, on_progress)
+    for candidate in import_.candidates():
+        if options.limit is not None and len(import_.summary.taken) + len(import_.summary.there) >= options.limit:
             break
-        import_.offer(place, id_, take)
-    import_.summary.missing = sorted(set(wish.only) - import_.seen.keys() - import_.refused_ids)
+        import_.process(candidate)
+    import_.summary.missing = sorted(set(options.only) - import_.places_by_id.keys() - import_.refused_ids)
     return import_.summary
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """An offer that could be read. ``id`` is its directory's name, ``task`` that by which a set knows the task;
-    ``digest`` is of all that the directory is made of."""
+class _ReadTask:
+    """A candidate that could be read.
+
+    ``id`` names its directory, ``task`` names the task in a set. ``digest`` covers the input of the directory.
+    """
 
     id: str
     task: str
@@ -105,109 +118,109 @@ class _Read:
     write: Callable[[], ImportedTask]
 
 
-def journal_path(out: Path, state_dir: Path) -> Path:
-    """What the directories below ``out`` were made of: digests by their names."""
+def log_path(out: Path, state_dir: Path) -> Path:
+    """Return the path of the progress log, which has the input digests of the directories below ``out``."""
     name = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
     return state_dir / "importing" / f"{name}.jsonl"
 
 
-_Take = Callable[[], _Read]
-"""Raises RowError and TaskError."""
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A row or directory of the source. ``read`` raises RowError and TaskError."""
+
+    place: str
+    id: str
+    read: Callable[[], _ReadTask]
 
 
 class _Import:
-    def __init__(self, wish: ImportOptions, state_dir: Path, say: OnProgress) -> None:
-        self.summary = ImportSummary(wish.format)
-        self.seen: dict[str, str] = {}
+    def __init__(self, options: ImportOptions, state_dir: Path, on_progress: OnProgress) -> None:
+        self.summary = ImportSummary(options.format)
+        self.places_by_id: dict[str, str] = {}
         self.refused_ids: set[str] = set()
-        self._named: dict[str, str] = {}
-        self._wish = wish
+        self._places_by_task: dict[str, str] = {}
+        self._options = options
         self._state_dir = state_dir
-        self._journal = ProgressLog(journal_path(wish.out, state_dir))
-        self._say = say
-        self._offered = 0
+        self._log = ProgressLog(log_path(options.out, state_dir))
+        self._on_progress = on_progress
+        self._processed = 0
 
-    def offers(self) -> Iterator[tuple[str, str, _Take]]:
-        if self._wish.format == HARBOR:
-            for directory in task_directories(self._wish.source):
-                yield str(directory), directory.resolve().name, partial(self._harbor, directory)
+    def candidates(self) -> Iterator[_Candidate]:
+        """Yield the rows or directories of the source in order."""
+        if self._options.format == HARBOR:
+            for directory in task_directories(self._options.source):
+                yield _Candidate(str(directory), directory.resolve().name, partial(self._read_harbor, directory))
             return
-        for row in read_rows(self._wish.source):
-            yield row.place, _id_of(row), partial(self._row, row)
+        for row in read_rows(self._options.source):
+            yield _Candidate(row.place, _id_of(row), partial(self._read_row, row))
 
-    def offer(self, place: str, id_: str, take: _Take) -> None:
-        self._offered += 1
-        if self._offered % _TELL_EVERY == 0:
-            self._say(f"{self._offered} read, {len(self.summary.taken)} taken, {len(self.summary.refused)} refused")
-        only = self._wish.only
+    def process(self, candidate: _Candidate) -> None:
+        """Import a candidate, or add it to the refused ones."""
+        place, id_ = candidate.place, candidate.id
+        self._processed += 1
+        if self._processed % _PROGRESS_INTERVAL == 0:
+            self._on_progress(
+                f"{self._processed} read, {len(self.summary.taken)} taken, {len(self.summary.refused)} refused"
+            )
+        only = self._options.only
         try:
-            read = take()
+            read = candidate.read()
             id_ = read.id
             if only and id_ not in only:
                 return
-            if id_ in self.seen:
-                raise RowError("", f"{id_} was in {self.seen[id_]} already", "make the rows of one data set differ")
-            self.seen[id_] = place
-            if read.task in self._named:
-                what = f"{read.task} is the name of {self._named[read.task]} already"
-                raise RowError("", what, "give each a name of its own, or import them apart")
-            self._named[read.task] = place
-            directory = self._wish.out / id_
+            if id_ in self.places_by_id:
+                raise RowError("", f"{id_} is in {self.places_by_id[id_]} already", "give each an id of its own")
+            self.places_by_id[id_] = place
+            if read.task in self._places_by_task:
+                fault = f"{read.task} is the name of {self._places_by_task[read.task]} already"
+                raise RowError("", fault, "give each a name of its own, or import them apart")
+            self._places_by_task[read.task] = place
+            directory = self._options.out / id_
             if not directory.exists():
                 self.summary.taken.append(read.write())
-                self._journal.put(id_, read.digest)
-            elif self._journal.get(id_) in (None, read.digest):
+                self._log.put(id_, read.digest)
+            elif self._log.get(id_) in (None, read.digest):
                 self.summary.there.append(directory)
             else:
-                what = f"{directory} was made of what the source no longer says"
-                raise RowError("", what, "remove it, or choose another --out")
+                fault = f"{directory} was made of another version of its source"
+                raise RowError("", fault, "remove it, or choose another --out")
         except (RowError, TaskError) as error:
             if not only or id_ in only:
                 self.refused_ids.add(id_)
                 self.summary.refused.append(RefusedRow(place, id_, str(error)))
 
-    def _row(self, row: Row) -> _Read:
+    def _read_row(self, row: Row) -> _ReadTask:
         if row.fault:
             raise RowError("", row.fault)
-        draft = ROWS[self._wish.format](Fields(row.fields), self._wish.commands)
-        said = json.dumps([row.fields, draft.command.line, draft.command.report], sort_keys=True, default=str)
-        digest = hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()
-        return _Read(draft.id, draft.id, digest, lambda: self._write(draft))
+        draft = ROWS[self._options.format](Fields(row.fields), self._options.commands)
+        document = json.dumps([row.fields, draft.command.line, draft.command.report], sort_keys=True, default=str)
+        digest = hashlib.sha256(document.encode(errors="surrogatepass")).hexdigest()
+        return _ReadTask(draft.id, draft.id, digest, lambda: self._write(draft))
 
     def _write(self, draft: ImportDraft) -> ImportedTask:
-        directory = self._wish.out / draft.id
-
-        def write(stage: Path) -> None:
-            write_files(stage, task_files(draft))
-            read_task(stage)
-
-        publish(directory, write)
+        directory = self._options.out / draft.id
+        import_directory(draft).publish(directory, read_task)
         counts = len(draft.fail_to_pass), len(draft.pass_to_pass)
         return ImportedTask(draft.id, directory, draft.image, *counts, draft.left_out)
 
-    def _harbor(self, source: Path) -> _Read:
-        """ImportedTask as it is, once the farm has read it."""
+    def _read_harbor(self, source: Path) -> _ReadTask:
+        """Read a Harbor task, to be copied as it is."""
         task = read_task(source).task
         name = source.resolve().name
         verifier = task.verifier
 
         def write() -> ImportedTask:
-            directory = self._wish.out / name
-            publish(directory, lambda stage: _copy(source, stage))
+            directory = self._options.out / name
+            with staging(directory) as stage:
+                write_files(stage, read_directory(source))
+                stage.rename(directory)
             counts = len(verifier.fail_to_pass), len(verifier.pass_to_pass)
             return ImportedTask(name, directory, task.image, *counts, unheeded=unsupported_features(source))
 
-        return _Read(name, task.id, task.digest, write)
-
-
-def _copy(source: Path, stage: Path) -> None:
-    """The files that define the task, and no links: ``read_directory`` has refused those."""
-    for name in read_directory(source):
-        (stage / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source / name, stage / name, follow_symlinks=False)
+        return _ReadTask(name, task.id, task.digest, write)
 
 
 def _id_of(row: Row) -> str:
-    """For the summary, and for ``only``, where the row cannot be read."""
+    """Return the id of a row for the summary and for ``only``, even if the row cannot be imported."""
     id_ = row.fields.get("instance_id")
     return id_[:128] if isinstance(id_, str) and id_.isprintable() else ""

@@ -1,7 +1,7 @@
-"""Read a Parquet file in a process of its own: ``parquet_worker.py FILE MAX_GROUP_BYTES``; a row a line, as JSON.
+"""Convert a Parquet file to JSON lines in a process of its own: ``parquet_worker.py FILE MAX_GROUP_BYTES``.
 
-The file is anybody's and the library that reads it is C++: what brings it down brings down no more than this. Exit
-code 3: there is no pyarrow. What else is wrong is the last line, ``{"fault": …}`` in place of ``{"row": …}``.
+The file is untrusted and its reader is C++, so a crash must end this process alone. Each row is a line ``{"row": …}``;
+a fault is the last line, ``{"fault": …}``. Exit code 3: pyarrow is not installed.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 NO_PYARROW = 3
 MEMORY_BYTES = 16 << 30
-_BATCH = 16
+_BATCH_ROWS = 16
 
 
 def main(path: str, max_group_bytes: int) -> int:
@@ -30,9 +30,9 @@ def main(path: str, max_group_bytes: int) -> int:
                 size = file.metadata.row_group(group).total_byte_size
                 if not 0 <= size <= max_group_bytes:
                     raise ValueError(f"a row group of {size} bytes")
-                for batch in file.iter_batches(batch_size=_BATCH, row_groups=[group]):
+                for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group]):
                     for row in batch.to_pylist():
-                        say({"row": _plain(row)})
+                        write_line({"row": _plain(row)})
     except (
         pyarrow.ArrowException,
         OSError,
@@ -42,16 +42,16 @@ def main(path: str, max_group_bytes: int) -> int:
         RecursionError,
         OverflowError,
     ) as error:
-        say({"fault": " ".join(str(error).split())[:200]})
+        write_line({"fault": " ".join(str(error).split())[:200]})
     return 0
 
 
-def say(document: Any) -> None:
+def write_line(document: Any) -> None:
     sys.stdout.write(json.dumps(document) + "\n")
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: a time is text, and so is what JSON does not know."""
+    """Return a value that JSON can hold: times and unknown types become text, NaN and infinity null."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

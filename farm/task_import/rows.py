@@ -1,4 +1,4 @@
-"""Rows of a data set from JSON, JSONL or Parquet files: read one at a time, as what they are, anybody's text."""
+"""Rows of a data set from JSON, JSONL or Parquet files, read one at a time as untrusted data."""
 
 import subprocess
 import sys
@@ -15,17 +15,17 @@ from farm.tasks.errors import TaskError
 MAX_JSON_BYTES = 256 * 1024 * 1024
 MAX_ROW_BYTES = 64 * 1024 * 1024
 MAX_VALUES = 10_000_000
-"""Limit for the values of a JSON text, counted by commas: 64 MiB of empty lists would take gigabytes."""
+"""Limit for the values of a JSON text, counted by commas, because 64 MiB of empty lists would take gigabytes."""
 MAX_GROUP_BYTES = 4 << 30
-"""Of a row group of a Parquet file, unpacked: it is held in memory."""
+"""Limit for an unpacked row group of a Parquet file, which is held in memory."""
 
-_READER = Path(parquet_worker.__file__)
+_WORKER = Path(parquet_worker.__file__)
 _SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``place`` says where it stands. ``fault``: why there are no ``fields``, where there are none."""
+    """A row. ``place`` is its file and number. ``fault`` is the reason if there are no ``fields``."""
 
     place: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -33,7 +33,10 @@ class Row:
 
 
 def read_rows(source: Path) -> Iterator[Row]:
-    """The rows of a file, or of all data files below a directory, by name. Raises TaskError where there are none."""
+    """Yield the rows of a file, or of all data files below a directory in order of name.
+
+    Raises TaskError if there are no data files.
+    """
     for path in _files(source):
         if path.suffix == ".parquet":
             yield from _parquet(path)
@@ -47,14 +50,14 @@ def _files(source: Path) -> list[Path]:
     remedy = f"name a file that ends in {', '.join(_SUFFIXES)}, or a directory of such files"
     try:
         if source.is_dir():
-            found = sorted(path for path in source.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
+            files = sorted(path for path in source.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
         else:
-            found = [source] if source.is_file() and source.suffix in _SUFFIXES else []
+            files = [source] if source.is_file() and source.suffix in _SUFFIXES else []
     except (OSError, ValueError) as error:
         raise TaskError(source, f"cannot be read ({error})", remedy) from None
-    if not found:
+    if not files:
         raise TaskError(source, "holds no rows" if source.exists() else "no such file or directory", remedy)
-    return found
+    return files
 
 
 def _jsonl(path: Path) -> Iterator[Row]:
@@ -69,14 +72,14 @@ def _jsonl(path: Path) -> Iterator[Row]:
                     while line and not line.endswith(b"\n"):
                         line = file.readline(MAX_ROW_BYTES)
                 elif line.strip():
-                    yield _parsed(place, line)
+                    yield _parse_row(place, line)
     except OSError as error:
         raise TaskError(path, f"cannot be read ({error.strerror})", "make it readable") from None
 
 
 def _json(path: Path) -> Iterator[Row]:
-    """A list of rows, rows by name, or one row."""
-    remedy = "write a list of rows, or a row a line into a .jsonl file"
+    """Yield the rows of a list, of an object of rows by name, or of an object that is one row."""
+    remedy = "write a list of rows, or one row per line into a .jsonl file"
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise TaskError(path, f"holds more than {MAX_JSON_BYTES >> 20} MiB", "split it, or write a .jsonl file")
@@ -97,13 +100,13 @@ def _json(path: Path) -> Iterator[Row]:
 
 
 def _document(text: bytes) -> Any:
-    """Raise ValueError, MemoryError."""
+    """Parse JSON. Raises ValueError and MemoryError."""
     if text.count(b",") > MAX_VALUES:
         raise ValueError(f"more than {MAX_VALUES} values")
     return read_json(text)
 
 
-def _parsed(place: str, text: bytes) -> Row:
+def _parse_row(place: str, text: bytes) -> Row:
     try:
         return _row(place, _document(text))
     except (ValueError, MemoryError) as error:
@@ -112,39 +115,39 @@ def _parsed(place: str, text: bytes) -> Row:
 
 def _row(place: str, row: Any) -> Row:
     if not isinstance(row, dict):
-        return Row(place, fault="not a row: an object with a value for each field is wanted")
+        return Row(place, fault="not a row: write an object with a value for each field")
     return Row(place, row)
 
 
 def _parquet(path: Path) -> Iterator[Row]:
-    """By a process of its own, which goes when nobody asks for more."""
-    remedy = "fetch the file anew, or write its rows as .jsonl"
-    command = [sys.executable, str(_READER), str(path), str(MAX_GROUP_BYTES)]
-    reader = subprocess.Popen(
+    """Yield the rows of a Parquet file from a worker process, which is killed when the generator is closed."""
+    remedy = "download the file again, or write its rows as .jsonl"
+    command = [sys.executable, str(_WORKER), str(path), str(MAX_GROUP_BYTES)]
+    worker = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=1 << 20
     )
-    assert reader.stdout is not None
+    assert worker.stdout is not None
     number = 0
     try:
-        while line := reader.stdout.readline(MAX_ROW_BYTES + 1):
+        while line := worker.stdout.readline(MAX_ROW_BYTES + 1):
             number += 1
             place = f"{path.name}, row {number}"
             if len(line) > MAX_ROW_BYTES:
                 yield Row(place, fault=f"holds more than {MAX_ROW_BYTES >> 20} MiB")
                 while line and not line.endswith(b"\n"):
-                    line = reader.stdout.readline(MAX_ROW_BYTES)
+                    line = worker.stdout.readline(MAX_ROW_BYTES)
                 continue
-            told = _parsed(place, line)
-            if told.fault or "row" not in told.fields:
-                what = told.fields.get("fault", told.fault)
-                raise TaskError(path, f"not a readable Parquet file ({what})", remedy)
-            yield _row(place, told.fields["row"])
-        ended = reader.wait()
-        if ended == NO_PYARROW:
+            message = _parse_row(place, line)
+            if message.fault or "row" not in message.fields:
+                fault = message.fields.get("fault", message.fault)
+                raise TaskError(path, f"not a readable Parquet file ({fault})", remedy)
+            yield _row(place, message.fields["row"])
+        exit_code = worker.wait()
+        if exit_code == NO_PYARROW:
             raise TaskError(path, "reading Parquet needs pyarrow", "pip install 'rollout-farm[parquet]'")
-        if ended:
-            raise TaskError(path, f"not a readable Parquet file (its reader ended with {ended})", remedy)
+        if exit_code:
+            raise TaskError(path, f"not a readable Parquet file (its reader ended with exit code {exit_code})", remedy)
     finally:
-        reader.kill()
-        reader.stdout.close()
-        reader.wait()
+        worker.kill()
+        worker.stdout.close()
+        worker.wait()

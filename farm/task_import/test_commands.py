@@ -1,4 +1,4 @@
-"""Test commands as data sets write them, made into commands that leave a report."""
+"""Convert test commands of data sets into commands that write a report."""
 
 import re
 import shlex
@@ -17,10 +17,10 @@ _PROGRAMS = {
     ReportFormat.UNITTEST: re.compile(r"\bpython[0-9.]* -m unittest\b"),
 }
 _FEATURES = re.compile(r"--all-features\b|--no-default-features\b|--workspace\b|--all\b|--features[ =][\w,/-]+")
-CONDA = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi; "
-"""Images of SWE-bench and its kin have their packages in this environment."""
+ACTIVATE_CONDA = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi; "
+"""Activate the environment with the packages in images of SWE-bench and similar data sets, if it exists."""
 
-REPORTED = ("--continue-on-collection-errors", "--junitxml={report}", "{files}")
+REPORT_OPTIONS = ("--continue-on-collection-errors", "--junitxml={report}", "{files}")
 
 _SHELL = frozenset(";|&<>`$\n\r\\")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -40,9 +40,9 @@ _STATUS = re.compile(r"^[A-Z_]+=\$\?$")
 
 
 def pytest_line(command: str, *, prelude: str = "") -> str | None:
-    """A plain pytest command with its options, and the farm's report and files in place of its own.
+    """Return a plain pytest command with its options, and with the farm's report and files instead of its own.
 
-    None for what is no plain pytest command: one that is more than one command, say, or a runner around it.
+    None if it is anything else, for example several commands or a wrapper around pytest.
     """
     if "{report}" in command and "{files}" in command:
         return prelude + command
@@ -55,29 +55,29 @@ def pytest_line(command: str, *, prelude: str = "") -> str | None:
     start = _program_end(words)
     if start is None:
         return None
-    options = _options(words[start:])
-    # A variable's value is quoted, its name must not be.
-    program = [_assigned(word) if _ASSIGNMENT.fullmatch(word) else shlex.quote(word) for word in words[:start]]
-    kept = [shlex.quote(option).replace("{", "").replace("}", "") for option in options]
-    return prelude + " ".join([*program, *kept, *REPORTED])
+    options = _kept_options(words[start:])
+    # The value of a variable is quoted; the name must not be.
+    program = [_quoted_assignment(word) if _ASSIGNMENT.fullmatch(word) else shlex.quote(word) for word in words[:start]]
+    quoted_options = [shlex.quote(option).replace("{", "").replace("}", "") for option in options]
+    return prelude + " ".join([*program, *quoted_options, *REPORT_OPTIONS])
 
 
-def command_of(key: str, command: str | Sequence[str], report: str, *, prelude: str = "") -> str:
-    """The command of a task. Raises RowError for one that leaves no report that the farm could read."""
+def reporting_command(key: str, command: str | Sequence[str], report: str, *, prelude: str = "") -> str:
+    """Return the command of a task that writes a report. Raises RowError, about ``key``, if there is none."""
     line = command if isinstance(command, str) else " && ".join(command)
     if report == ReportFormat.PYTEST:
-        made = pytest_line(line.strip(), prelude=prelude)
+        result = pytest_line(line.strip(), prelude=prelude)
     else:
-        made = _reporting(line, ReportFormat(report))
-        made = made and prelude + made
-    if made is None:
-        what = f"{line[:200]!r} is no plain {report} command, and leaves no report"
-        raise RowError(key, what, "name one with --test-command, with {report} and {files} in it")
-    return made
+        result = _framework_command(line, ReportFormat(report))
+        result = result and prelude + result
+    if result is None:
+        fault = f"{line[:200]!r} is not a plain {report} command, so it writes no report"
+        raise RowError(key, fault, "name one with --test-command, with {report} and {files} in it")
+    return result
 
 
-def _reporting(line: str, report: ReportFormat) -> str | None:
-    """The framework's own command in place of the row's, with what chooses features of a crate."""
+def _framework_command(line: str, report: ReportFormat) -> str | None:
+    """Return the framework's own command in place of the row's, with the crate features that the row chooses."""
     if "{report}" in line or report is ReportFormat.EXIT_CODE:
         return line
     program = _PROGRAMS.get(report)
@@ -89,21 +89,21 @@ def _reporting(line: str, report: ReportFormat) -> str | None:
     return command
 
 
-def from_eval_script(script: str) -> Command | None:
-    """The pytest command of an evaluation script of SWE-bench, with the variables it exports; None where it has none.
+def eval_script_command(script: str) -> Command | None:
+    """Return the pytest command of a SWE-bench evaluation script with its exported variables, or None if it has none.
 
-    The script is read, never run: what it installs is in the image.
+    The script is never run: the image has what it installs.
     """
-    found = _TEST_OUTPUT.search(script)
-    lines = [line.strip() for line in (found[1] if found else "").splitlines() if line.strip()]
+    output = _TEST_OUTPUT.search(script)
+    lines = [line.strip() for line in (output[1] if output else "").splitlines() if line.strip()]
     lines = [line for line in lines if not _STATUS.fullmatch(line)]
     exports = "".join(f"{line}; " for line in _EXPORT.findall(script))
-    made = pytest_line(lines[0], prelude=CONDA + exports) if len(lines) == 1 else None
-    return None if made is None else Command(made)
+    line = pytest_line(lines[0], prelude=ACTIVATE_CONDA + exports) if len(lines) == 1 else None
+    return None if line is None else Command(line)
 
 
 def _program_end(words: Sequence[str]) -> int | None:
-    """How many words come before pytest's own."""
+    """Return the number of words before pytest's own arguments, or None if the command is not pytest."""
     index = 0
     while index < len(words) and _ASSIGNMENT.fullmatch(words[index]):
         index += 1
@@ -118,9 +118,9 @@ def _program_end(words: Sequence[str]) -> int | None:
     return None
 
 
-def _options(words: Sequence[str]) -> list[str]:
-    """Without paths, without what stops early, and without what would write the report elsewhere."""
-    kept: list[str] = []
+def _kept_options(words: Sequence[str]) -> list[str]:
+    """Return the options without paths, without options that stop early, and without those that move the report."""
+    options: list[str] = []
     index = 0
     while index < len(words):
         word = words[index]
@@ -130,13 +130,13 @@ def _options(words: Sequence[str]) -> list[str]:
             index += "=" not in word
         elif word in _TAKES_VALUE:
             value = words[index : index + 1]
-            kept += [word, *value] if value and value != ["no:junitxml"] else []
+            options += [word, *value] if value and value != ["no:junitxml"] else []
             index += 1
         elif word.startswith("-") and word not in _DROPPED and word != "--":
-            kept.append(word)
-    return kept
+            options.append(word)
+    return options
 
 
-def _assigned(word: str) -> str:
+def _quoted_assignment(word: str) -> str:
     name, _, value = word.partition("=")
     return f"{name}={shlex.quote(value)}"

@@ -1,6 +1,6 @@
-"""Runners for repositories whose own ones leave no report: the same tests, and JUnit XML of what they did.
+"""Test runners for repositories whose own runner writes no report: they run the same tests and write JUnit XML.
 
-They are put into the workspace with the tests, and run there by whatever Python the image has.
+They are put into the workspace with the tests and run by the image's Python, of any version.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ SYMPY_COMMAND = (
     "PYTHONWARNINGS='ignore::UserWarning,ignore::SyntaxWarning' PYTHONHASHSEED=0 python farm_sympy.py {report}"
 )
 SYMPY_CLASS = "sympy"
-"""The ids of its rows are names alone, so all its tests have one class name; of two with one name the worse counts."""
+"""The class name of all sympy tests, whose ids are names alone. Of two tests with one name the worse outcome counts."""
 
 _JUNIT = """\
 import os

@@ -1,6 +1,6 @@
-"""Proof that a task is fit: doing nothing is judged 0, the known solution 1, and cheats 0.
+"""Validation: prove that doing nothing in a task earns 0, the gold solution 1, and cheats 0.
 
-``validate`` judges one task, ``validate_set`` many.
+``validate`` validates one task, ``validate_set`` many.
 
 farm/docs/architecture/task-validation.md explains it.
 """

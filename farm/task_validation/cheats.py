@@ -1,12 +1,11 @@
-"""Changes that earn nothing: the stock cheats of the field, and a solution with its heart taken out.
+"""Changes that must earn nothing: common cheats, and gold solutions with the body of a function removed.
 
-What they are worth under a task's own verifier says whether it can be trusted: a cheat that pays makes it unfit, a
-hollow solution that pays says that its tests are weak.
+A cheat that earns a reward makes the task unfit. An emptied solution that does shows that the tests are weak.
 """
 
 import ast
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat, Verifier
@@ -14,9 +13,9 @@ from farm.core.test_frameworks import container_of_test
 from farm.grading.decoys.python_source import parse_tests
 from farm.tasks.bundle import BundleFile, TaskBundle
 
-MOST_HOLLOWED = 8
-_BELIEVERS = (ReportFormat.REWARD_FILE, ReportFormat.EXIT_CODE)
-"""They name no test: whatever ends these well, or writes the file, is believed."""
+MAX_STUBBED = 8
+_WITHOUT_TEST_NAMES = (ReportFormat.REWARD_FILE, ReportFormat.EXIT_CODE)
+"""Reports without test names: the exit code, or the content of the file, decides."""
 
 _HOOK = b"""\
 import pytest
@@ -77,14 +76,14 @@ if not os.fork():
         except OSError:
             pass
 """
-_AHEAD = """\
+_WRITTEN_AHEAD = """\
 mkdir -p /logs/verifier /tests
 echo 1 > /logs/verifier/reward.txt
 echo '{"reward": 1}' > /logs/verifier/reward.json
 echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh
 chmod 444 /logs/verifier/reward.* /tests/test.sh
 """
-_STAYS = """\
+_LASTING_PROCESS = """\
 mkdir -p /logs/verifier
 setsid sh -c 'while :; do
     echo 1 > /logs/verifier/reward.txt; echo "{\\"reward\\": 1}" > /logs/verifier/reward.json
@@ -93,12 +92,12 @@ done' > /dev/null 2>&1 &
 
 
 def stock_cheats(verifier: Verifier, gold: Change, old: Mapping[str, bytes]) -> dict[str, Change]:
-    """By what they do; none brings anything of the solution. ``old``: what the image holds at the gold's paths.
+    """Return cheats by their description. None has any part of the solution.
 
-    Only for tests that run in Python, or may do so: elsewhere there are none yet.
+    ``old``: the files of the image at the gold change's paths. Only tests that run, or may run, in Python have cheats.
     """
-    if verifier.report in _BELIEVERS:
-        return _cheats_on_believers(verifier, gold, old)
+    if verifier.report in _WITHOUT_TEST_NAMES:
+        return _cheats_without_test_names(verifier, gold, old)
     if verifier.report not in (ReportFormat.PYTEST, ReportFormat.UNITTEST):
         return {}
     tests = sorted({container_of_test(test) for test in verifier.fail_to_pass})
@@ -107,79 +106,95 @@ def stock_cheats(verifier: Verifier, gold: Change, old: Mapping[str, bytes]) -> 
         "a hook that has every test pass": [_write("conftest.py", _HOOK)],
         "a start-up file that ends every program": [_write("sitecustomize.py", _EXIT)],
         "a module that stands in for the test runner": [_write("pytest.py", _EXIT), _write("unittest.py", _EXIT)],
-        "tests of its own": [_write(path, _passing(path, verifier)) for path in tests],
+        "tests of its own": [_write(path, _empty_tests(path, verifier)) for path in tests],
     }
     if code:
         cheats["a program that ends when it is imported"] = [_write(path, _EXIT) for path in code]
         cheats["objects that equal everything"] = [_write(path, old.get(path, b"") + _EQUAL) for path in code]
-    return {what: _sorted(files) for what, files in cheats.items()}
+    return {description: _sorted(files) for description, files in cheats.items()}
 
 
 def scripted_cheats(bundle: TaskBundle) -> dict[str, TaskBundle]:
-    """The task with a solution that is none, by what it does where the policy works: writing the reward ahead. An
-    answer is judged by no file."""
+    """Return tasks by the description of a cheat: the solution writes the reward file in the policy's sandbox.
+
+    Empty for a task that is graded by an answer or by its tests.
+    """
     if bundle.task.verifier.report is not ReportFormat.REWARD_FILE or bundle.task.retrieval is not None:
         return {}
-    scripts = {"a reward file written ahead": _AHEAD, "a process that stays and writes the reward file": _STAYS}
-    return {what: _solved_by(bundle, script) for what, script in scripts.items()}
+    scripts = {
+        "a reward file written ahead": _WRITTEN_AHEAD,
+        "a process that stays and writes the reward file": _LASTING_PROCESS,
+    }
+    return {description: _with_solution(bundle, script) for description, script in scripts.items()}
 
 
-def earned_reward_message(what: str, reward: float, verifier: Verifier) -> str:
-    """The problem that a cheat with a reward is."""
+def earned_reward_message(cheat: str, reward: float, verifier: Verifier) -> str:
+    """Return the problem that a rewarded cheat is."""
     remedy = "protect what it changes"
-    if verifier.report in _BELIEVERS:
+    if verifier.report in _WITHOUT_TEST_NAMES:
         remedy = "name the tests in metadata.farm.fail_to_pass, so that the farm itself runs them and sees each pass"
-    return f"a cheat is judged {reward:g}: {what}; {remedy}"
+    return f"a cheat is judged {reward:g}: {cheat}; {remedy}"
 
 
-def _cheats_on_believers(verifier: Verifier, gold: Change, old: Mapping[str, bytes]) -> dict[str, Change]:
+def _cheats_without_test_names(verifier: Verifier, gold: Change, old: Mapping[str, bytes]) -> dict[str, Change]:
     code = sorted(sources_of(gold))
     cheats = {"a program that ends when it is imported": [_write(path, _EXIT) for path in code]}
     if verifier.report is ReportFormat.REWARD_FILE:
         all_along = _REWARD + _REWARD_ALL_ALONG
         cheats["a reward file written by the code under test"] = [_write(path, _REWARD_AND_EXIT) for path in code]
         cheats["a reward file written all along"] = [_write(path, old.get(path, b"") + all_along) for path in code]
-    return {what: _sorted(files) for what, files in cheats.items() if code}
+    return {description: _sorted(files) for description, files in cheats.items() if code}
 
 
-def _solved_by(bundle: TaskBundle, script: str) -> TaskBundle:
+def _with_solution(bundle: TaskBundle, script: str) -> TaskBundle:
     files = {"solve.sh": BundleFile(script.encode())}
     steps = tuple(replace(step, solution=files) for step in bundle.steps)
     return replace(bundle, gold=None, solution=files, solution_env=(), steps=steps)
 
 
 def stub_out_functions(gold: Change, old: Mapping[str, bytes]) -> dict[str, Change]:
-    """The gold change with the body of a function that it makes or alters left out, by ``path:function``.
+    """Return gold changes with the body of one function removed, by ``path:function``.
 
-    No more than MOST_HOLLOWED, spread over the files.
+    The functions are those that the gold change adds or changes; at most MAX_STUBBED, spread over the files.
     """
-    found: dict[str, Change] = {}
+    stubbed: dict[str, Change] = {}
     for path, new in sources_of(gold).items():
         before = _functions(old.get(path, b""))
-        for name, (start, end, indent, text) in _functions(new).items():
-            if before.get(name, (0, 0, "", ""))[3] == text:
+        for name, function in _functions(new).items():
+            if name in before and before[name].text == function.text:
                 continue
             lines = new.decode().splitlines(keepends=True)
-            content = "".join([*lines[: start - 1], f"{indent}pass\n", *lines[end:]]).encode()
-            found[f"{path}:{name}"] = with_content(gold, path, content)
-    step = max(1, -(-len(found) // MOST_HOLLOWED))
-    return dict(list(found.items())[::step])
+            body = f"{function.indent}pass\n"
+            content = "".join([*lines[: function.first - 1], body, *lines[function.last :]]).encode()
+            stubbed[f"{path}:{name}"] = with_content(gold, path, content)
+    step = max(1, -(-len(stubbed) // MAX_STUBBED))
+    return dict(list(stubbed.items())[::step])
 
 
 def with_content(gold: Change, path: str, content: bytes) -> Change:
-    """The same change, but for what one file holds."""
+    """Return the change with other content of one file."""
     return Change(tuple(replace(file, content=content) if file.path == path else file for file in gold.files))
 
 
 def sources_of(gold: Change) -> dict[str, bytes]:
-    """The Python files that it writes, by path."""
+    """Return the Python files that the change writes, by path."""
     return {
         file.path: file.content for file in gold.files if file.kind is ChangeKind.WRITE and file.path.endswith(".py")
     }
 
 
-def _functions(source: bytes) -> dict[str, tuple[int, int, str, str]]:
-    """The first and the last line of each function's body, their indent, and the function's text, by qualified name."""
+@dataclass(frozen=True, slots=True)
+class _FunctionText:
+    """The first and the last line of a function's body, its indent, and the text of the whole function."""
+
+    first: int
+    last: int
+    indent: str
+    text: str
+
+
+def _functions(source: bytes) -> dict[str, _FunctionText]:
+    """Return functions with a body of their own by qualified name."""
     try:
         text = source.decode()
     except UnicodeDecodeError:
@@ -188,26 +203,27 @@ def _functions(source: bytes) -> dict[str, tuple[int, int, str, str]]:
     if tree is None:
         return {}
     lines = text.splitlines(keepends=True)
-    found: dict[str, tuple[int, int, str, str]] = {}
+    functions: dict[str, _FunctionText] = {}
 
-    def look(body: list[ast.stmt], prefix: str) -> None:
+    def collect(body: list[ast.stmt], prefix: str) -> None:
         for node in body:
             if isinstance(node, ast.ClassDef):
-                look(node.body, f"{prefix}{node.name}.")
+                collect(node.body, f"{prefix}{node.name}.")
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 first, last = node.body[0], node.body[-1]
                 one_line = first.lineno == node.lineno or lines[first.lineno - 1][: first.col_offset].strip()
                 if not one_line and not _is_empty(node):
                     end = last.end_lineno or last.lineno
                     indent = lines[first.lineno - 1][: first.col_offset]
-                    found[prefix + node.name] = first.lineno, end, indent, "".join(lines[node.lineno - 1 : end])
+                    text_of_function = "".join(lines[node.lineno - 1 : end])
+                    functions[prefix + node.name] = _FunctionText(first.lineno, end, indent, text_of_function)
 
-    look(tree.body, "")
-    return found
+    collect(tree.body, "")
+    return functions
 
 
 def _is_empty(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Nothing but a docstring, ``pass`` or an ellipsis."""
+    """Return whether the body is only a docstring, ``pass`` or an ellipsis."""
     return all(
         isinstance(statement, ast.Pass)
         or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
@@ -215,12 +231,12 @@ def _is_empty(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     )
 
 
-def _passing(path: str, verifier: Verifier) -> bytes:
-    """Tests of the expected names that do nothing."""
+def _empty_tests(path: str, verifier: Verifier) -> bytes:
+    """Return a test file with the expected names of ``path``, whose tests do nothing."""
     classes: dict[str, list[str]] = {}
     for test in verifier.fail_to_pass:
-        held, _, name = test.partition("::")
-        if held == path:
+        file, _, name = test.partition("::")
+        if file == path:
             *outer, last = name.split("[", 1)[0].split("::")
             classes.setdefault(outer[-1] if outer else "", []).append(last)
     lines = ["import unittest", ""]

@@ -1,4 +1,4 @@
-"""What validation changes of a task directory where it is asked to: ids that go, and the verifier's time-out."""
+"""Apply the fixes of validation to a task directory: remove ids of flaky tests, and set the verifier's time-out."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -11,34 +11,33 @@ from farm.tasks import TaskError
 from farm.tasks.files import MANIFEST
 
 
-def revise(
-    directory: Path, *, prune: Collection[str], timeout_s: float | None, never_false: Sequence[str] = ()
+def apply_fixes(
+    directory: Path, *, remove: Collection[str], timeout_s: float | None, never_false: Sequence[str] = ()
 ) -> None:
-    """Take ids out of pass_to_pass, add ids to never_false, and set verifier.timeout_sec.
+    """Remove ids from pass_to_pass, add ids to never_false, and set verifier.timeout_sec.
 
-    The ids are in ``task.toml`` or in the file that it names.
-
-    All else stays as it was written, comments included. Raises TaskError.
+    The ids are in ``task.toml``, or in a file that it names. All else stays as it was written, comments included.
+    Raises TaskError.
     """
     path = directory / MANIFEST
     try:
         document = tomlkit.parse(path.read_bytes().decode())
-        farm: Any = document["metadata"]["farm"] if prune or never_false else {}
-        if prune:
+        farm: Any = document["metadata"]["farm"] if remove or never_false else {}
+        if remove:
             listed = farm["pass_to_pass"]
             if isinstance(listed, str):
-                _replace(directory / listed, _without((directory / listed).read_bytes().decode(), prune))
+                _replace(directory / listed, _without((directory / listed).read_bytes().decode(), remove))
             else:
-                for index in reversed([at for at, test in enumerate(listed) if test in prune]):
+                for index in reversed([index for index, test in enumerate(listed) if test in remove]):
                     del listed[index]
         if never_false:
-            known = farm.setdefault("never_false", tomlkit.array())
-            if isinstance(known, str):
-                text = (directory / known).read_bytes().decode()
-                _replace(directory / known, "\n".join([*text.splitlines(), *never_false]) + "\n")
+            listed_ids = farm.setdefault("never_false", tomlkit.array())
+            if isinstance(listed_ids, str):
+                text = (directory / listed_ids).read_bytes().decode()
+                _replace(directory / listed_ids, "\n".join([*text.splitlines(), *never_false]) + "\n")
             else:
-                known.extend(never_false)
-                known.multiline(True)
+                listed_ids.extend(never_false)
+                listed_ids.multiline(True)
         if timeout_s is not None:
             verifier: Any = document.setdefault("verifier", tomlkit.table())
             verifier["timeout_sec"] = timeout_s
@@ -46,7 +45,7 @@ def revise(
     except OSError as error:
         raise TaskError(directory, f"cannot be written ({error.strerror})", "make it writable") from None
     except (TOMLKitError, KeyError, ValueError) as error:
-        raise TaskError(path, f"cannot be revised ({error})", "change it by hand") from None
+        raise TaskError(path, f"cannot be changed ({error})", "change it by hand") from None
 
 
 def _without(text: str, ids: Collection[str]) -> str:

@@ -1,70 +1,78 @@
-"""What several judgements of the same say together: which expected tests are as they must be, and which are flaky."""
+"""Compare several gradings of the same change: find expected tests with a wrong outcome, and flaky tests."""
 
 from collections.abc import Sequence
 
 from farm.core.task import Verifier
 from farm.task_validation.result import Condition, GradingSample, Reason, ValidationResult
 
-MOST_NAMED = 20
-"""Tests that a finding names for one reason; of the others it tells how many."""
+MAX_NAMED = 20
+"""Tests that a result names for one reason; of the others it has the number."""
 
 
-def agree(tries: Sequence[GradingSample]) -> bool:
-    """Whether they came to the same, each id included. A time-out says nothing of flakiness."""
-    return len({(one.reward, frozenset(one.missing)) for one in tries if not one.timed_out}) <= 1
+def have_same_outcome(samples: Sequence[GradingSample]) -> bool:
+    """Return whether all gradings came to the same reward and missing ids. Gradings that timed out are ignored."""
+    return len({(sample.reward, frozenset(sample.missing)) for sample in samples if not sample.timed_out}) <= 1
 
 
-def sort_out(
-    verifier: Verifier, nop: Sequence[GradingSample], gold: Sequence[GradingSample], finding: ValidationResult
+def check_expected_tests(
+    verifier: Verifier, nop: Sequence[GradingSample], gold: Sequence[GradingSample], result: ValidationResult
 ) -> None:
-    """Put into the finding what is wrong with the expected tests, by the reports that there are.
+    """Add the wrong outcomes of expected tests to the result, from the gradings that have a report.
 
-    An id that did not do the same each time, with nothing done or with the gold solution, is flaky: of pass_to_pass it
-    can be taken out, of fail_to_pass it makes the task unfit, since that is what the task is about. One that fails in
-    random order alone does the same in every episode, whose tests run in their own order: that is told.
+    A test whose outcome differs between gradings of one change is flaky. In pass_to_pass it can be removed; in
+    fail_to_pass it makes the task unfit. A test that fails only in random order is reported apart, because episodes run
+    tests in their own order.
     """
-    reported = [[one for one in tries if one.missing or one.reward == 1.0] for tries in (nop, gold)]
-    mended = frozenset(verifier.fail_to_pass)
+    with_report = [[sample for sample in samples if sample.missing or sample.reward == 1.0] for samples in (nop, gold)]
+    in_fail_to_pass = frozenset(verifier.fail_to_pass)
     wrong: dict[Reason, list[str]] = {}
     for test in (*verifier.fail_to_pass, *verifier.pass_to_pass):
-        flapping = [tries for tries in reported if 0 < sum(test in one.missing for one in tries) < len(tries)]
-        if flapping:
-            _sort_out_flaky(test, flapping[-1], test in mended, wrong, finding)
+        flaky_in = [
+            samples for samples in with_report if 0 < sum(test in sample.missing for sample in samples) < len(samples)
+        ]
+        if flaky_in:
+            _record_flaky(test, flaky_in[-1], test in in_fail_to_pass, wrong, result)
             continue
-        for tries, reason, right in zip(
-            reported, (Reason.NOTHING, Reason.GOLD), (test not in mended, True), strict=True
+        for samples, reason, should_pass in zip(
+            with_report, (Reason.NOTHING, Reason.GOLD), (test not in in_fail_to_pass, True), strict=True
         ):
-            passes = test not in tries[0].missing if tries else right
-            if passes != right:
+            passes = test not in samples[0].missing if samples else should_pass
+            if passes != should_pass:
                 state = "with nothing done" if reason is Reason.NOTHING else "with the gold solution"
                 wrong.setdefault(reason, []).append(f"{test} {'passes' if passes else 'does not pass'} {state}")
     for reason, problems in wrong.items():
-        for problem in problems[:MOST_NAMED]:
-            finding.refuse(reason, problem)
-        if len(problems) > MOST_NAMED:
-            finding.refuse(reason, f"{len(problems) - MOST_NAMED} further tests are wrong in the same way")
-    if finding.order_dependent:
-        finding.notes.append(
-            f"{len(finding.order_dependent)} expected tests depend on the order of tests, the first is "
-            f"{finding.order_dependent[0]}; --write takes those of pass_to_pass out"
+        for problem in problems[:MAX_NAMED]:
+            result.refuse(reason, problem)
+        if len(problems) > MAX_NAMED:
+            result.refuse(reason, f"{len(problems) - MAX_NAMED} further tests are wrong in the same way")
+    if result.order_dependent:
+        result.notes.append(
+            f"{len(result.order_dependent)} expected tests depend on the order of tests, the first is "
+            f"{result.order_dependent[0]}; --write removes those of pass_to_pass"
         )
 
 
-def _sort_out_flaky(
-    test: str, tries: Sequence[GradingSample], mended: bool, wrong: dict[Reason, list[str]], finding: ValidationResult
+def _record_flaky(
+    test: str,
+    samples: Sequence[GradingSample],
+    in_fail_to_pass: bool,
+    wrong: dict[Reason, list[str]],
+    result: ValidationResult,
 ) -> None:
-    failed = [one.how for one in tries if test in one.missing]
-    if not mended:
-        finding.prune.append(test)
+    failed = [sample.how for sample in samples if test in sample.missing]
+    if not in_fail_to_pass:
+        result.prune.append(test)
     if set(failed) == {Condition.ORDER}:
-        finding.order_dependent.append(test)
+        result.order_dependent.append(test)
         return
-    finding.flaky.append(test)
-    how = " and ".join(dict.fromkeys(how.value for how in failed if how is not Condition.PLAIN))
-    fails = f"fails in {len(failed)} of {len(tries)} runs" + (f", {how}" if how else "")
-    if mended:
-        problem = f"{test} of fail_to_pass is flaky: it {fails}; make it sound, or take it out"
+    result.flaky.append(test)
+    conditions = " and ".join(
+        dict.fromkeys(condition.value for condition in failed if condition is not Condition.PLAIN)
+    )
+    fails = f"fails in {len(failed)} of {len(samples)} runs" + (f", {conditions}" if conditions else "")
+    if in_fail_to_pass:
+        problem = f"{test} of fail_to_pass is flaky: it {fails}; correct the test, or remove it"
         wrong.setdefault(Reason.FLAKY_MENDED, []).append(problem)
         return
-    problem = f"{test} of pass_to_pass is flaky: it {fails}; validate with --write to take it out"
+    problem = f"{test} of pass_to_pass is flaky: it {fails}; validate with --write to remove it"
     wrong.setdefault(Reason.FLAKY_KEPT, []).append(problem)

@@ -1,4 +1,4 @@
-"""What validation finds of a task, and of a set of them."""
+"""Results of validation: of one task, and summed up for a set."""
 
 import math
 from collections import Counter
@@ -7,12 +7,15 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-LEAST_S = 30.0
-LEAST_TIMES = 2.0
-FITTING_TIMES = 5.0
-MUCH_TIMES = 10.0
-"""A time-out that fits is FITTING_TIMES the slowest gold. With less than LEAST_TIMES, or LEAST_S, a task is unfit; one
-of MUCH_TIMES what fits is told. What lies between keeps a busy day's measurement from refusing what fitted before."""
+MIN_TIMEOUT_S = 30.0
+MIN_TIMEOUT_FACTOR = 2.0
+FITTING_FACTOR = 5.0
+EXCESS_FACTOR = 10.0
+"""A fitting time-out is FITTING_FACTOR times the slowest gold grading. A task with less than MIN_TIMEOUT_FACTOR, or
+MIN_TIMEOUT_S, is unfit; more than EXCESS_FACTOR times the fitting one is reported.
+
+The range between absorbs differences between measurements.
+"""
 
 
 class Reason(StrEnum):
@@ -31,12 +34,12 @@ class Reason(StrEnum):
     LENIENT = "false tests pass"
 
 
-REVISED = frozenset({Reason.FLAKY_KEPT, Reason.TIME_OUT, Reason.LENIENT})
-"""What ``--write`` mends."""
+FIXABLE = frozenset({Reason.FLAKY_KEPT, Reason.TIME_OUT, Reason.LENIENT})
+"""Reasons that ``--write`` can fix."""
 
 
 class Condition(StrEnum):
-    """Under which conditions a change was judged."""
+    """The condition under which a change was graded."""
 
     PLAIN = "as it is"
     ORDER = "in random order"
@@ -45,11 +48,11 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GradingSample:
-    """One judgement of the gold solution, or of nothing done.
+    """One grading of the gold solution, or of nothing done.
 
-    ``seconds`` its test command took; under load, those that it would have taken with all of its sandbox's quota,
-    whatever else the machine was busy with. ``missing``: expected ids that did not pass, where there was a report.
-    ``timed_out``: it did not end. ``lenient``: tests of which a false version passed.
+    ``seconds``: the time of the test command; under load, corrected to the sandbox's whole quota. ``missing``: expected
+    ids that did not pass, if there was a report. ``timed_out``: the command did not end. ``lenient``: tests of which a
+    falsified version passed.
     """
 
     how: Condition
@@ -63,17 +66,17 @@ class GradingSample:
 
 @dataclass(slots=True)
 class ValidationResult:
-    """What validation found of one task. ``problems`` is empty where the task is fit, and ``reasons`` sorts them.
+    """The validation of one task. ``problems`` is empty if the task is fit; ``reasons`` classify them.
 
-    ``judged`` is false if the task cannot be read or its image could not be had just now: no report tells of it.
-    ``removed``: ids that ``--write`` took out of pass_to_pass, flaky or dependent on the order.
+    ``judged`` is false if the task could not be read or its image was not available: no report may name it.
+    ``removed``: ids that ``--write`` removed from pass_to_pass, flaky or dependent on the order.
 
-    ``nop`` and ``gold`` are rewards, ``how`` and ``gold_s`` (seconds of the test command) go with ``gold``. ``flaky``:
-    expected ids that now pass, now do not; ``order_dependent``: those that fail in random order alone; ``prune``: what
-    of both can go. ``slowest_s``: the gold solution's test command under load; ``timeout_s``: the verifier's time-out
-    that follows, ``new_timeout_s`` the same where the task's own is far from it. ``weak``: wrong solutions that earn as
-    much as the gold one, of ``wrong`` that were tried. ``lenient``: tests of which a false version passes with the gold
-    solution. ``notes``: what is worth knowing and no fault.
+    ``nop`` and ``gold`` are rewards; ``how`` and ``gold_s`` (seconds of the test command) belong to ``gold``.
+    ``flaky``: expected ids whose outcome varies; ``order_dependent``: those that fail in random order alone; ``prune``:
+    ids of both that can be removed. ``slowest_s``: the gold solution's test command under load; ``timeout_s``: the
+    time-out that follows; ``new_timeout_s``: the same if the task's own is far from it. ``weak``: wrong solutions that
+    pass, of ``wrong`` that were tried. ``lenient``: tests of which a falsified version passes with the gold solution.
+    ``notes``: observations that are no problem.
     """
 
     task_id: str
@@ -108,38 +111,44 @@ class ValidationResult:
 
     @property
     def weak_share(self) -> float | None:
-        """Of the wrong solutions those that pass; None where none was tried."""
+        """Return the share of wrong solutions that pass; None if none was tried."""
         return len(self.weak) / self.wrong if self.wrong else None
 
     def refuse(self, reason: Reason, problem: str) -> None:
+        """Add a problem, which makes the task unfit."""
         if problem not in self.problems:
             self.problems.append(problem)
         if reason not in self.reasons:
             self.reasons.append(reason)
 
-    def unjudged(self, reason: Reason, problem: str) -> "ValidationResult":
-        """Note why the task was not judged. Return the finding."""
+    def mark_unjudged(self, reason: Reason, problem: str) -> "ValidationResult":
+        """Note why the task was not judged. Return the result."""
         self.refuse(reason, problem)
         self.judged = False
         return self
 
     def row(self) -> dict[str, Any]:
+        """Return the result as JSON output shows it."""
         return {**asdict(self), "fit": self.fit, "weak_share": self.weak_share}
 
 
 def fitting_timeout(slowest_s: float) -> float:
-    """Whole tens of seconds."""
-    return max(LEAST_S, math.ceil(FITTING_TIMES * slowest_s / 10) * 10.0)
+    """Return a time-out in whole tens of seconds that fits the slowest grading."""
+    return max(MIN_TIMEOUT_S, math.ceil(FITTING_FACTOR * slowest_s / 10) * 10.0)
 
 
-def least_timeout(slowest_s: float) -> float:
-    return max(LEAST_S, LEAST_TIMES * slowest_s)
+def min_timeout(slowest_s: float) -> float:
+    """Return the time-out below which a task is unfit."""
+    return max(MIN_TIMEOUT_S, MIN_TIMEOUT_FACTOR * slowest_s)
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationSummary:
-    """Of a set. ``unfit``: how many tasks each reason makes unfit, one task under each of its reasons. ``weak``: tasks
-    that let a wrong solution pass, ``flaky`` and ``order_dependent``: ids. ``seconds``: how long each took, summed."""
+    """The results of a set.
+
+    ``unfit``: tasks by reason; a task counts under each of its reasons. ``weak``: tasks that let a wrong solution pass.
+    ``flaky`` and ``order_dependent`` count ids. ``seconds``: the sum over the tasks.
+    """
 
     tasks: int
     fit: int
@@ -152,16 +161,16 @@ class ValidationSummary:
     seconds: float
 
 
-def summarize(findings: Iterable[ValidationResult]) -> ValidationSummary:
-    every = list(findings)
+def summarize(results: Iterable[ValidationResult]) -> ValidationSummary:
+    all_results = list(results)
     return ValidationSummary(
-        tasks=len(every),
-        fit=sum(finding.fit for finding in every),
-        unfit=dict(Counter(reason.value for finding in every for reason in finding.reasons).most_common()),
-        weak=sum(bool(finding.weak) for finding in every),
-        wrong_passed=sum(len(finding.weak) for finding in every),
-        wrong=sum(finding.wrong for finding in every),
-        flaky=sum(len(finding.flaky) for finding in every),
-        order_dependent=sum(len(finding.order_dependent) for finding in every),
-        seconds=sum(finding.took_s for finding in every),
+        tasks=len(all_results),
+        fit=sum(result.fit for result in all_results),
+        unfit=dict(Counter(reason.value for result in all_results for reason in result.reasons).most_common()),
+        weak=sum(bool(result.weak) for result in all_results),
+        wrong_passed=sum(len(result.weak) for result in all_results),
+        wrong=sum(result.wrong for result in all_results),
+        flaky=sum(len(result.flaky) for result in all_results),
+        order_dependent=sum(len(result.order_dependent) for result in all_results),
+        seconds=sum(result.took_s for result in all_results),
     )

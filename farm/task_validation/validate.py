@@ -1,4 +1,4 @@
-"""``farm tasks validate``: a task is fit when doing nothing is judged 0 and the gold solution 1, every time."""
+"""Validate one task: doing nothing must earn 0 and the gold solution 1, in every grading."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from farm.task_validation.cheats import scripted_cheats, stock_cheats
 from farm.task_validation.gradings import TaskValidator
 from farm.task_validation.local_episodes import cheat_by_episodes, judge_by_episodes
 from farm.task_validation.result import Reason, ValidationResult
-from farm.task_validation.retrieval_check import misplaced
+from farm.task_validation.retrieval_check import missing_lines
 from farm.task_validation.solution_leaks import find_solution_leaks, solution_fingerprint
 from farm.tasks import TaskBundle, TaskError, await_health, ensure_image, sandbox_spec
 from farm.tasks.images import policy_spec
@@ -32,87 +32,95 @@ async def validate(
     *,
     images: ImageStore,
     runtime: Runtime,
-    say: OnProgress,
+    on_progress: OnProgress,
     once: bool = False,
     turns: asyncio.Semaphore | None = None,
 ) -> ValidationResult:
-    """Build, look for what is left of the solution, judge nothing done and the gold solution, or the known answer, then
-    cheats and wrong solutions. ``once``: each is judged once, and no cheats are.
+    """Build the image, search it for the solution, and grade changes whose reward is known.
 
-    ``turns``: so many gradings at once, of all that share them; one a core by default. What is wrong with the task is
-    in the finding, also that its image cannot be had just now; raises RuntimeUnavailable and other errors of
-    ``sandboxes`` for what is wrong with the machine.
+    These are nothing done, the gold solution, cheats and wrong solutions. ``once``: grade nothing done and the gold
+    solution once each, and no cheats. ``turns`` bounds the gradings at one time, of all callers that share it; by
+    default one per core.
+
+    Faults of the task are in the result, also if its image is not available now. Raises RuntimeUnavailable and other
+    errors of ``sandboxes`` for faults of the machine.
     """
-    finding = ValidationResult(bundle.task.id, bundle.task.digest, bundle.task.image)
+    result = ValidationResult(bundle.task.id, bundle.task.digest, bundle.task.image)
     started = time.monotonic()
-    say(f"{bundle.task.id}: image")
+    on_progress(f"{bundle.task.id}: image")
     try:
         try:
-            finding.image_digest = (await ensure_image(bundle, images)).digest
+            result.image_digest = (await ensure_image(bundle, images)).digest
         except RuntimeUnavailable as error:
-            await images.engine()  # a daemon that is away concerns all tasks
-            return finding.unjudged(Reason.MACHINE, f"its image cannot be had just now: {error}")
-        finding.build_s = time.monotonic() - started
+            await images.engine()  # raises if the daemon is down, which concerns all tasks
+            return result.mark_unjudged(Reason.MACHINE, f"its image is not available now: {error}")
+        result.build_s = time.monotonic() - started
         turns = turns or asyncio.Semaphore(os.cpu_count() or 1)
-        await _look_at_history(bundle, runtime, finding)
+        await _check_history(bundle, runtime, result)
         if bundle.task.retrieval is not None:
-            for problem in await misplaced(bundle, bundle.task.retrieval, runtime):
-                finding.refuse(Reason.GOLD, problem)
+            for problem in await missing_lines(bundle, bundle.task.retrieval, runtime):
+                result.refuse(Reason.GOLD, problem)
         if bundle.task.retrieval or bundle.task.steps or bundle.task.verifier.mode is not GradingMode.PATCH:
-            await _play(bundle, runtime, turns, finding, say)
+            await _validate_by_episodes(bundle, runtime, turns, result, on_progress)
         else:
-            await _prove(bundle, runtime, turns, finding, say, once)
+            await _validate_change(bundle, runtime, turns, result, on_progress, once)
     except (ImageError, SpecError, TaskError, GradingError) as error:
-        finding.refuse(Reason.TASK, str(error))
-    finding.took_s = time.monotonic() - started
-    return finding
+        result.refuse(Reason.TASK, str(error))
+    result.took_s = time.monotonic() - started
+    return result
 
 
-async def _prove(
+async def _validate_change(
     bundle: TaskBundle,
     runtime: Runtime,
     turns: asyncio.Semaphore,
-    finding: ValidationResult,
-    say: OnProgress,
+    result: ValidationResult,
+    on_progress: OnProgress,
     once: bool,
 ) -> None:
+    """Validate a task that is graded from a change."""
     task = bundle.task
     gold = await gold_change(bundle, runtime)
-    present = await _present(bundle, gold, runtime, finding)
-    proof = TaskValidator(bundle, runtime, turns, finding)
-    say(f"{task.id}: nothing done and the gold solution")
+    present = await _read_present(bundle, gold, runtime, result)
+    validator = TaskValidator(bundle, runtime, turns, result)
+    on_progress(f"{task.id}: nothing done and the gold solution")
     if once:
-        await proof.judge_once(gold)
+        await validator.judge_once(gold)
         return
-    await proof.judge(gold)
-    if {Reason.TIME_OUT}.issuperset(finding.reasons):
-        say(f"{task.id}: cheats and wrong solutions")
-        await proof.cheat(gold, present)
-        await cheat_by_episodes(scripted_cheats(bundle), runtime, turns, finding)
+    await validator.judge(gold)
+    if {Reason.TIME_OUT}.issuperset(result.reasons):
+        on_progress(f"{task.id}: cheats and wrong solutions")
+        await validator.cheat(gold, present)
+        await cheat_by_episodes(scripted_cheats(bundle), runtime, turns, result)
 
 
-async def _play(
-    bundle: TaskBundle, runtime: Runtime, turns: asyncio.Semaphore, finding: ValidationResult, say: OnProgress
+async def _validate_by_episodes(
+    bundle: TaskBundle, runtime: Runtime, turns: asyncio.Semaphore, result: ValidationResult, on_progress: OnProgress
 ) -> None:
-    """What is judged by an answer, step by step or where the policy worked needs whole episodes."""
+    """Validate a task whose answer, steps or verifier need whole episodes."""
     task = bundle.task
-    say(f"{task.id}: nothing done and the known answer, in episodes")
-    await judge_by_episodes(bundle, runtime, turns, finding)
-    if finding.reasons:
+    on_progress(f"{task.id}: nothing done and the known answer, in episodes")
+    await judge_by_episodes(bundle, runtime, turns, result)
+    if result.reasons:
         return
     cheats = scripted_cheats(bundle)
     if not (task.retrieval or task.steps):
-        with suppress(PathError):  # a verifier of its own may ask for no workspace
+        with suppress(PathError):  # a separate verifier may need no workspace
             gold = await gold_change(bundle, runtime)
-            present = await _present(bundle, gold, runtime, finding)
+            present = await _read_present(bundle, gold, runtime, result)
             changes = stock_cheats(task.verifier, gold, present)
-            cheats |= {what: replace(bundle, gold=change, solution={}) for what, change in changes.items()}
-    say(f"{task.id}: cheats")
-    await cheat_by_episodes(cheats, runtime, turns, finding)
+            cheats |= {
+                description: replace(bundle, gold=change, solution={}) for description, change in changes.items()
+            }
+    on_progress(f"{task.id}: cheats")
+    await cheat_by_episodes(cheats, runtime, turns, result)
 
 
 async def gold_change(bundle: TaskBundle, runtime: Runtime) -> Change:
-    """The gold change, or what ``solution/solve.sh`` does to the workspace."""
+    """Return the gold change, or the change that ``solution/solve.sh`` makes.
+
+    Raises TaskError if there is no solution or the script fails.
+    """
     if bundle.gold is not None:
         return bundle.gold
     task = bundle.task
@@ -123,43 +131,45 @@ async def gold_change(bundle: TaskBundle, runtime: Runtime) -> Change:
         baseline = await take_baseline(sandbox, task.workspace)
         for path, file in bundle.solution.items():
             await sandbox.write_file(f"/solution/{path}", file.content, executable=file.executable, parents=True)
-        result = await sandbox.exec(
+        solved = await sandbox.exec(
             ("bash", "/solution/solve.sh"),
             env=dict(bundle.solution_env),
             timeout_s=SOLVE_TIMEOUT_S,
             merge_stderr=True,
         )
-        if result.exit_code != 0:
-            reach = f"with no network but {', '.join(task.network)}" if task.network else "without a network"
-            raise TaskError(task.id, f"solution/solve.sh ended with {result.exit_code}", f"make it run {reach}")
+        if solved.exit_code != 0:
+            network = f"with no network but {', '.join(task.network)}" if task.network else "without a network"
+            raise TaskError(task.id, f"solution/solve.sh ended with {solved.exit_code}", f"make it run {network}")
         return await take_change(sandbox, task.workspace, baseline)
 
 
-async def _look_at_history(bundle: TaskBundle, runtime: Runtime, finding: ValidationResult) -> None:
-    """A repository that holds more than its one commit may hold the answer."""
+async def _check_history(bundle: TaskBundle, runtime: Runtime, result: ValidationResult) -> None:
+    """Refuse a repository with more than one commit, because another commit may hold the answer."""
     async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "validating"})) as sandbox:
         script = (
             "command -v git > /dev/null && [ -d .git ] || exit 0; "
             "git rev-list --all --reflog | sed 1d; git stash list; "
             "git fsck --unreachable --no-reflogs --no-progress 2>&1"
         )
-        found = await sandbox.exec(("sh", "-c", script), timeout_s=120, merge_stderr=True)
-    if found.exit_code or found.stdout.head.strip():
-        finding.refuse(
-            Reason.HISTORY, "the repository holds more than one commit; begin it anew in environment/Dockerfile"
+        history = await sandbox.exec(("sh", "-c", script), timeout_s=120, merge_stderr=True)
+    if history.exit_code or history.stdout.head.strip():
+        result.refuse(
+            Reason.HISTORY, "the repository holds more than one commit; create it again in environment/Dockerfile"
         )
 
 
-async def _present(bundle: TaskBundle, gold: Change, runtime: Runtime, finding: ValidationResult) -> dict[str, bytes]:
-    """What the image holds at the gold's paths. What the gold solution brings must stand nowhere in it yet."""
+async def _read_present(
+    bundle: TaskBundle, gold: Change, runtime: Runtime, result: ValidationResult
+) -> dict[str, bytes]:
+    """Return the image's files at the gold change's paths. Refuse an image that holds parts of the solution."""
     async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "validating"})) as sandbox:
         present: dict[str, bytes] = {}
         for file in gold.files:
             with suppress(PathError):
                 present[file.path] = await sandbox.read_file(f"{bundle.task.workspace}/{file.path}")
-        left = await find_solution_leaks(sandbox, await asyncio.to_thread(solution_fingerprint, gold, present))
-        if left is None:
-            finding.notes.append("the image has no Python, so it was not searched for what is left of the solution")
-        for residue in left or ():
-            finding.refuse(Reason.RESIDUE, f"{residue.path} holds {residue.what}")
+        leaks = await find_solution_leaks(sandbox, await asyncio.to_thread(solution_fingerprint, gold, present))
+        if leaks is None:
+            result.notes.append("the image has no Python, so it was not searched for parts of the solution")
+        for leak in leaks or ():
+            result.refuse(Reason.RESIDUE, f"{leak.path} holds {leak.what}")
     return present

@@ -1,4 +1,4 @@
-"""``farm tasks validate`` of many tasks: several at once, resumable, revised and reported where that is asked for."""
+"""Validate many tasks: several at one time, resumable, and fixed on request."""
 
 import asyncio
 import hashlib
@@ -9,9 +9,9 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from farm.task_generation.progress_log import ProgressLog
-from farm.task_validation.fixes import revise
+from farm.task_validation.fixes import apply_fixes
 from farm.task_validation.gradings import gather_all
-from farm.task_validation.result import REVISED, Reason, ValidationResult
+from farm.task_validation.result import FIXABLE, Reason, ValidationResult
 from farm.task_validation.validate import OnProgress, validate
 from farm.tasks import TaskBundle, TaskFault, load_task
 from farm.tasks.schema.unsupported import unsupported_features
@@ -19,15 +19,18 @@ from farm.tasks.validation_file import ValidatedSet, ValidatedTask
 from sandboxes.images.store import ImageStore
 from sandboxes.interface import Runtime
 
-MOST_REVISIONS = 3
-_FINDING = TypeAdapter(ValidationResult)
+MAX_FIX_ROUNDS = 3
+_RESULT = TypeAdapter(ValidationResult)
 
-Done = Callable[[ValidationResult], None]
+OnResult = Callable[[ValidationResult], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationContext:
-    """What tasks are validated with, ``jobs`` gradings and tasks at once. ``write``: mend what can be."""
+    """The services of a validation.
+
+    ``jobs`` bounds the gradings and the tasks at one time. ``write``: fix what can be fixed.
+    """
 
     state_dir: Path
     images: ImageStore
@@ -38,111 +41,117 @@ class ValidationContext:
 
 
 async def validate_set(
-    taskset: Path, tasks: Sequence[tuple[Path, TaskBundle]], bench: ValidationContext, done: Done
+    taskset: Path, tasks: Sequence[tuple[Path, TaskBundle]], context: ValidationContext, on_result: OnResult
 ) -> list[ValidationResult]:
-    """The findings in the order of ``tasks``, which come with their directories; ``done`` hears of each.
+    """Validate tasks, which come with their directories, and return the results in order. Calls ``on_result`` for each.
 
-    What was found is kept, by the tasks' digests, until all are judged: begun again after it was stopped it goes on,
-    and after that it begins anew. It goes on, too, if a task was not judged for want of its image. Raises what
-    ``validate`` raises, and TaskError where a task cannot be revised.
+    Results are logged by task digest until all tasks are judged, so that a stopped validation continues. A task whose
+    image was not available is validated again by the next call. Raises what ``validate`` raises, and TaskError if a
+    task cannot be fixed.
     """
-    kept = journal_path(taskset, bench.state_dir)
-    journal = ProgressLog(kept)
-    judge = _Judge(bench, journal)
-    places = asyncio.Semaphore(bench.jobs)
+    path = log_path(taskset, context.state_dir)
+    log = ProgressLog(path)
+    validator = _SetValidator(context, log)
+    slots = asyncio.Semaphore(context.jobs)
 
-    async def one(directory: Path, bundle: TaskBundle) -> ValidationResult:
-        async with places:
-            finding = await judge.settle(directory, bundle)
-        done(finding)
-        return finding
+    async def validate_one(directory: Path, bundle: TaskBundle) -> ValidationResult:
+        async with slots:
+            result = await validator.validate_and_fix(directory, bundle)
+        on_result(result)
+        return result
 
-    found = await gather_all(*(one(directory, bundle) for directory, bundle in tasks))
-    if all(finding.judged for finding in found):
-        kept.unlink(missing_ok=True)
-    return found
+    results = await gather_all(*(validate_one(directory, bundle) for directory, bundle in tasks))
+    if all(result.judged for result in results):
+        path.unlink(missing_ok=True)
+    return results
 
 
-def journal_path(taskset: Path, state_dir: Path) -> Path:
+def log_path(taskset: Path, state_dir: Path) -> Path:
+    """Return the path of the progress log of a set."""
     name = hashlib.sha256(str(taskset.resolve()).encode()).hexdigest()[:16]
     return state_dir / "validating" / f"{name}.jsonl"
 
 
-class _Judge:
-    def __init__(self, bench: ValidationContext, journal: ProgressLog) -> None:
-        self._bench = bench
-        self._journal = journal
-        self._turns = asyncio.Semaphore(bench.jobs)
+class _SetValidator:
+    def __init__(self, context: ValidationContext, log: ProgressLog) -> None:
+        self._context = context
+        self._log = log
+        self._turns = asyncio.Semaphore(context.jobs)
 
-    async def settle(self, directory: Path, bundle: TaskBundle) -> ValidationResult:
-        """The finding of a task as it is in the end."""
-        finding = await self._judge(directory, bundle)
+    async def validate_and_fix(self, directory: Path, bundle: TaskBundle) -> ValidationResult:
+        """Return the result of a task after all fixes."""
+        result = await self._validate(directory, bundle)
         removed: list[str] = []
-        for _ in range(MOST_REVISIONS if self._bench.write else 0):
-            prune, lenient, timeout_s = finding.prune, finding.lenient, finding.new_timeout_s
-            if not REVISED.issuperset(finding.reasons) or not (prune or lenient or timeout_s is not None):
+        for _ in range(MAX_FIX_ROUNDS if self._context.write else 0):
+            prune, lenient, timeout_s = result.prune, result.lenient, result.new_timeout_s
+            if not FIXABLE.issuperset(result.reasons) or not (prune or lenient or timeout_s is not None):
                 break
             removed += prune
-            revise(directory, prune=prune, never_false=lenient, timeout_s=timeout_s)
-            bundle = await asyncio.to_thread(load_task, directory, state_dir=self._bench.state_dir)
+            apply_fixes(directory, remove=prune, never_false=lenient, timeout_s=timeout_s)
+            bundle = await asyncio.to_thread(load_task, directory, state_dir=self._context.state_dir)
             if not prune and not lenient:
-                # The same task with another time-out, which nothing that was judged depends on.
-                finding = replace(finding, digest=bundle.task.digest, new_timeout_s=None, problems=[], reasons=[])
-                self._keep(finding)
+                # Only the time-out changed, and no grading depends on it.
+                result = replace(result, digest=bundle.task.digest, new_timeout_s=None, problems=[], reasons=[])
+                self._log_result(result)
                 break
             for test in prune:
-                why = "depends on the order of tests" if test in finding.order_dependent else "is flaky"
-                self._bench.on_progress(f"{bundle.task.id}: {test} {why} and was taken out of pass_to_pass")
+                reason = "depends on the order of tests" if test in result.order_dependent else "is flaky"
+                self._context.on_progress(f"{bundle.task.id}: {test} {reason} and was removed from pass_to_pass")
             for test in lenient:
-                self._bench.on_progress(f"{bundle.task.id}: {test} is named in never_false now")
-            self._bench.on_progress(f"{bundle.task.id}: judging it again")
-            finding = await self._judge(directory, bundle)
+                self._context.on_progress(f"{bundle.task.id}: {test} is named in never_false now")
+            self._context.on_progress(f"{bundle.task.id}: validating it again")
+            result = await self._validate(directory, bundle)
         if removed:
-            finding = replace(finding, removed=[*finding.removed, *removed])
-            self._keep(finding)
-        return finding
+            result = replace(result, removed=[*result.removed, *removed])
+            self._log_result(result)
+        return result
 
-    async def _judge(self, directory: Path, bundle: TaskBundle) -> ValidationResult:
-        known = self._journal.get(bundle.task.digest)
-        if known is not None:
-            return _FINDING.validate_python(known)
-        bench = self._bench
-        finding = await validate(
-            bundle, images=bench.images, runtime=bench.runtime, say=bench.on_progress, turns=self._turns
+    async def _validate(self, directory: Path, bundle: TaskBundle) -> ValidationResult:
+        logged = self._log.get(bundle.task.digest)
+        if logged is not None:
+            return _RESULT.validate_python(logged)
+        context = self._context
+        result = await validate(
+            bundle, images=context.images, runtime=context.runtime, on_progress=context.on_progress, turns=self._turns
         )
-        finding.notes += unsupported_features(directory)
-        self._keep(finding)
-        return finding
+        result.notes += unsupported_features(directory)
+        self._log_result(result)
+        return result
 
-    def _keep(self, finding: ValidationResult) -> None:
-        if not finding.judged:
+    def _log_result(self, result: ValidationResult) -> None:
+        if not result.judged:
             return
-        self._journal.put(finding.digest, _FINDING.dump_python(finding, mode="json"))
+        self._log.put(result.digest, _RESULT.dump_python(result, mode="json"))
 
 
 def validated_tasks(
-    findings: Sequence[ValidationResult], former: ValidatedSet | None = None
+    results: Sequence[ValidationResult], previous: ValidatedSet | None = None
 ) -> dict[str, ValidatedTask]:
-    """Return what ``validated.json`` says of each that was judged; of the others what ``former`` says of the same."""
-    known = former.tasks if former else {}
-    kept = [finding for finding in findings if not finding.judged and finding.task_id in known]
+    """Return the entries of ``validated.json`` by task.
+
+    An unjudged task keeps its entry of ``previous`` if its digest is the same.
+    """
+    previous_tasks = previous.tasks if previous else {}
+    unjudged = [result for result in results if not result.judged and result.task_id in previous_tasks]
     return {
-        finding.task_id: known[finding.task_id] for finding in kept if known[finding.task_id].digest == finding.digest
+        result.task_id: previous_tasks[result.task_id]
+        for result in unjudged
+        if previous_tasks[result.task_id].digest == result.digest
     } | {
-        finding.task_id: ValidatedTask(
-            digest=finding.digest,
-            image=finding.image,
-            image_digest=finding.image_digest,
-            fit=finding.fit,
-            reasons=tuple(reason.value for reason in finding.reasons),
-            timeout_s=finding.timeout_s,
-            weak=None if finding.weak_share is None else round(finding.weak_share, 3),
+        result.task_id: ValidatedTask(
+            digest=result.digest,
+            image=result.image,
+            image_digest=result.image_digest,
+            fit=result.fit,
+            reasons=tuple(reason.value for reason in result.reasons),
+            timeout_s=result.timeout_s,
+            weak=None if result.weak_share is None else round(result.weak_share, 3),
         )
-        for finding in findings
-        if finding.judged
+        for result in results
+        if result.judged
     }
 
 
-def unreadable(faults: Sequence[TaskFault]) -> list[ValidationResult]:
-    """Return a finding for each task of a set that cannot be read."""
-    return [ValidationResult(fault.name, "", "").unjudged(Reason.TASK, str(fault.error)) for fault in faults]
+def unreadable_tasks(faults: Sequence[TaskFault]) -> list[ValidationResult]:
+    """Return a result for each task of a set that cannot be read."""
+    return [ValidationResult(fault.name, "", "").mark_unjudged(Reason.TASK, str(fault.error)) for fault in faults]

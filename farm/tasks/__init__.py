@@ -1,11 +1,11 @@
-"""Task directories: parsed, prepared, bundled; and the images they ask for.
+"""Tasks: read task directories, load them into bundles, and ensure the images that they need.
 
 farm/docs/architecture/tasks.md explains it.
 """
 
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.bundle_encoding import BadBundle, pack, unpack
-from farm.tasks.errors import TaskError, TaskFault, all_faults
+from farm.tasks.errors import TaskError, TaskFault, combined_error
 from farm.tasks.healthcheck import await_health
 from farm.tasks.images import (
     BASE_IMAGE,
@@ -17,8 +17,15 @@ from farm.tasks.images import (
     task_ref,
 )
 from farm.tasks.loader import LoadedTask, load_task, read_task
-from farm.tasks.taskset_names import is_taskset_name, named_taskset
-from farm.tasks.tasksets import each_task, gathered, load_taskset, read_taskset, task_directories
+from farm.tasks.taskset_names import is_taskset_name, named_taskset, resolve_taskset
+from farm.tasks.tasksets import (
+    each_task,
+    load_taskset,
+    load_usable_tasks,
+    read_taskset,
+    read_usable_tasks,
+    task_directories,
+)
 
 __all__ = [
     "BASE_IMAGE",
@@ -29,20 +36,22 @@ __all__ = [
     "TaskBundle",
     "TaskError",
     "TaskFault",
-    "all_faults",
     "await_health",
+    "combined_error",
     "each_task",
     "ensure_image",
-    "gathered",
     "images_of",
     "is_taskset_name",
     "load_task",
     "load_taskset",
+    "load_usable_tasks",
     "named_taskset",
     "pack",
     "policy_spec",
     "read_task",
     "read_taskset",
+    "read_usable_tasks",
+    "resolve_taskset",
     "sandbox_spec",
     "task_directories",
     "task_ref",

@@ -1,4 +1,4 @@
-"""All of a task in one value that can travel to another machine."""
+"""``TaskBundle``: a task with all its files in one value that can be sent to another machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,14 +9,19 @@ from farm.core.task import Task, Variables
 
 @dataclass(frozen=True, slots=True)
 class BundleFile:
+    """A file of a task."""
+
     content: bytes
     executable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StepFiles:
-    """``workdir``: what is put into the workspace before the step, and ``setup.sh`` of it run. ``tests`` and
-    ``solution`` as a bundle's."""
+    """The files of one step.
+
+    ``workdir``: put into the workspace before the step; its ``setup.sh`` then runs. ``tests`` and ``solution`` are as
+    in a bundle.
+    """
 
     workdir: Mapping[str, BundleFile]
     tests: Mapping[str, BundleFile]
@@ -25,13 +30,14 @@ class StepFiles:
 
 @dataclass(frozen=True, slots=True)
 class TaskBundle:
-    """A task with the files behind it; each mapping is keyed by a normalised relative POSIX path.
+    """A task with its files; each mapping is keyed by a normalised relative POSIX path.
 
-    ``environment``: the image's build context. ``tests``: what grading puts into the workspace, relative to it; never
-    seen by an agent. ``gold``: the known solution, where there is one. ``solution``: Harbor's ``solution/`` directory,
-    for a task whose gold is a script, and ``solution_env`` what that finds. ``test_patch``: a unified diff that makes
-    the tests of what the image holds. ``verifier_environment``: the build context of a verifier's own image. ``steps``
-    has the files of each of the task's; ``tests`` and ``solution`` are then the first one's.
+    ``environment``: the build context of the image. ``tests``: what grading puts into the workspace, relative to it;
+    hidden from the agent. ``gold``: the known solution as a change, if there is one. ``solution``: Harbor's
+    ``solution/`` directory, for a task whose solution is a script, and ``solution_env`` the script's environment.
+    ``test_patch``: a unified diff that turns the image's tests into the verifier's. ``verifier_environment``: the build
+    context of a separate verifier's image. ``steps``: the files of each step; ``tests`` and ``solution`` are then those
+    of the first.
     """
 
     task: Task
@@ -45,13 +51,13 @@ class TaskBundle:
     steps: tuple[StepFiles, ...] = ()
 
     def for_step(self, step: int) -> "TaskBundle":
-        """One of its steps as a task by itself."""
-        told, files = self.task.steps[step], self.steps[step]
+        """Return one of its steps as a task of its own."""
+        step_task, files = self.task.steps[step], self.steps[step]
         task = replace(
             self.task,
-            instruction=told.instruction,
-            verifier=told.verifier,
-            agent_timeout_s=told.agent_timeout_s,
+            instruction=step_task.instruction,
+            verifier=step_task.verifier,
+            agent_timeout_s=step_task.agent_timeout_s,
             steps=(),
         )
         return replace(self, task=task, tests=files.tests, solution=files.solution, steps=())

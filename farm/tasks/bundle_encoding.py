@@ -1,4 +1,4 @@
-"""A bundle as bytes: msgpack in zstd, the same bytes for the same bundle; read back strictly."""
+"""Encode bundles as msgpack in zstd. The same bundle gives the same bytes, and decoding is strict."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,21 +13,21 @@ from farm.tasks.bundle import TaskBundle
 FORMAT = 8
 MAX_BYTES = 1 << 30
 
-_msgpack: Any = msgpack
-"""Without the types that the package lacks."""
+_msgpack: Any = msgpack  # the package has no types
 _BUNDLE = TypeAdapter(TaskBundle)
 
 
 class BadBundle(ValueError):
-    """Bytes that are no bundle, or not one of this version of the farm."""
+    """The bytes are no bundle, or one of another version of the farm."""
 
 
 def pack(bundle: TaskBundle) -> bytes:
+    """Return the bundle as bytes."""
     return zstandard.ZstdCompressor(level=6).compress(_document(bundle))
 
 
 def unpack(data: bytes) -> TaskBundle:
-    """Raises BadBundle for whatever ``pack`` would not have written."""
+    """Return the bundle. Raises BadBundle for bytes that ``pack`` would not have written."""
     try:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= MAX_BYTES:
@@ -49,6 +49,7 @@ def unpack(data: bytes) -> TaskBundle:
 
 
 def _document(bundle: TaskBundle) -> bytes:
+    """Return the uncompressed encoding, with sorted keys."""
     packed: bytes = _msgpack.packb({"format": FORMAT, "bundle": _sorted(asdict(bundle))}, use_bin_type=True)
     return packed
 

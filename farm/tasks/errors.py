@@ -1,4 +1,4 @@
-"""What can be wrong with a task."""
+"""``TaskError``: a task cannot be used."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,30 +6,30 @@ from pathlib import Path
 
 
 class TaskError(Exception):
-    """A task cannot be used. One line: the file, the key where there is one, what is wrong, and the remedy."""
+    """A task cannot be used. One line: the file, the key if there is one, what is wrong, and the remedy."""
 
-    def __init__(self, file: Path | str, what: str, remedy: str, *, key: str = "") -> None:
-        place = f"{file}: {key}" if key else f"{file}"
-        super().__init__(" ".join(f"{place}: {what}; {remedy}".split()))
+    def __init__(self, file: Path | str, fault: str, remedy: str, *, key: str = "") -> None:
+        subject = f"{file}: {key}" if key else f"{file}"
+        super().__init__(" ".join(f"{subject}: {fault}; {remedy}".split()))
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFault:
-    """One task of a set that cannot be used. ``name`` is that of its directory, or its place in a list of tasks."""
+    """A task of a set that cannot be used. ``name``: its directory, or its line in a list of tasks."""
 
     name: str
     error: TaskError
 
 
-MOST_TOLD = 20
-"""So many faults fit into one error."""
+MAX_LISTED_FAULTS = 20
+"""Maximum faults in one error."""
 
 
-def all_faults(taskset: Path, faults: Sequence[TaskFault], remedy: str) -> TaskError:
-    """Return one error that tells every fault of a set, ``MOST_TOLD`` at most."""
-    told = "; ".join(str(fault.error) for fault in faults[:MOST_TOLD])
-    more = f"; and {len(faults) - MOST_TOLD} more" if len(faults) > MOST_TOLD else ""
-    return TaskError(taskset, f"{_count(len(faults))} cannot be used: {told}{more}", remedy)
+def combined_error(taskset: Path, faults: Sequence[TaskFault], remedy: str) -> TaskError:
+    """Return one error that lists at most ``MAX_LISTED_FAULTS`` faults of a set."""
+    listed = "; ".join(str(fault.error) for fault in faults[:MAX_LISTED_FAULTS])
+    more = f"; and {len(faults) - MAX_LISTED_FAULTS} more" if len(faults) > MAX_LISTED_FAULTS else ""
+    return TaskError(taskset, f"{_count(len(faults))} cannot be used: {listed}{more}", remedy)
 
 
 def _count(tasks: int) -> str:

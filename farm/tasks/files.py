@@ -1,4 +1,4 @@
-"""The files of a task directory by their names, once they are read."""
+"""Look up, decode and bound the files of a task directory."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,26 +12,29 @@ MAX_TEXT_BYTES = 1024 * 1024
 
 
 def below(files: Mapping[str, BundleFile], prefix: str) -> dict[str, BundleFile]:
+    """Return the files below ``prefix``, by their path there."""
     return {name.removeprefix(prefix): file for name, file in files.items() if name.startswith(prefix)}
 
 
 def required(path: Path, files: Mapping[str, BundleFile], name: str, remedy: str) -> BundleFile:
+    """Return a file. Raises TaskError if it is missing."""
     if name not in files:
         raise TaskError(path / name, "missing", remedy)
     return files[name]
 
 
 def text(path: Path, content: bytes) -> str:
+    """Decode a file. Raises TaskError."""
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise TaskError(path, "not UTF-8", "save it as UTF-8") from None
+        raise TaskError(path, "is not UTF-8", "save it as UTF-8") from None
 
 
 def read_bounded(path: Path, limit: int, remedy: str) -> bytes:
-    """The content of a regular file, of ``limit`` bytes at most. Raises TaskError, and OSError."""
+    """Return the content of a regular file of at most ``limit`` bytes. Raises TaskError, and OSError."""
     if not path.is_file():
-        raise TaskError(path, "not a regular file", "put the file itself there")
+        raise TaskError(path, "is not a regular file", "put the file itself there")
     with path.open("rb") as file:
         content = file.read(limit + 1)
     refuse_larger(path, content, limit, remedy)
@@ -46,9 +49,10 @@ def refuse_larger(path: Path, content: bytes, limit: int = MAX_TEXT_BYTES, remed
 
 
 def read_instruction(path: Path, files: Mapping[str, BundleFile], name: str) -> str:
-    content = required(path, files, name, "say what is wanted").content
+    """Return the text of an instruction. Raises TaskError if it is missing or empty."""
+    content = required(path, files, name, "describe what is wanted").content
     refuse_larger(path / name, content)
-    told = text(path / name, content)
-    if not told.strip():
-        raise TaskError(path / name, "empty", "say what is wanted")
-    return told
+    instruction = text(path / name, content)
+    if not instruction.strip():
+        raise TaskError(path / name, "empty", "describe what is wanted")
+    return instruction

@@ -1,4 +1,4 @@
-"""A task's healthcheck: no sandbox is used before it holds."""
+"""Wait for a task's healthcheck before its sandbox is used."""
 
 import asyncio
 import time
@@ -11,11 +11,11 @@ SHELL = ("/.farm/bin/bash", "-c")
 
 
 async def await_health(sandbox: Sandbox, task: Task) -> None:
-    """Return when the task's healthcheck holds, at once where it has none. Raises TaskError where it does not."""
+    """Return as soon as the task's healthcheck passes, at once if it has none. Raises TaskError if it keeps failing."""
     check = task.healthcheck
     if check is None:
         return
-    patient_until = time.monotonic() + check.start_period_s
+    start_period_end = time.monotonic() + check.start_period_s
     failures = 0
     while True:
         result = await sandbox.exec(
@@ -23,14 +23,14 @@ async def await_health(sandbox: Sandbox, task: Task) -> None:
         )
         if result.exit_code == 0:
             return
-        failures += time.monotonic() >= patient_until
+        failures += time.monotonic() >= start_period_end
         if failures >= check.retries:
-            how = "took too long" if result.timed_out else f"ended with {result.exit_code}"
-            said = (result.stdout.tail or result.stdout.head).decode(errors="replace")[-200:]
+            outcome = "took too long" if result.timed_out else f"ended with {result.exit_code}"
+            output = (result.stdout.tail or result.stdout.head).decode(errors="replace")[-200:]
             raise TaskError(
                 task.id,
-                f"its healthcheck {how} in a fresh sandbox ({said.strip()})",
-                "start what it asks for in the image; what an ENTRYPOINT or CMD would start does not run here",
+                f"its healthcheck {outcome} in a fresh sandbox ({output.strip()})",
+                "provide in the image what it asks for; what ENTRYPOINT or CMD would start does not run here",
                 key="environment.healthcheck",
             )
         await asyncio.sleep(check.interval_s)

@@ -1,4 +1,4 @@
-"""The image of a task: there already, built from its environment, or pulled."""
+"""Ensure the images of a task: built from its environment, or pulled; and the sandbox specs that use them."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from sandboxes.spec import SandboxLimits, SandboxSpec
 
 BASE_IMAGE = "farm-base:1"
 TASK_PREFIX = "farm-task-"
-_MADE_OF = "org.opencontainers.image.base.digest"
+_BASE_DIGEST_LABEL = "org.opencontainers.image.base.digest"
 
 
 def sandbox_spec(
     task: Task, *, labels: Mapping[str, str], egress: tuple[str, ...] = (), hides_tests: bool = False
 ) -> SandboxSpec:
-    """A sandbox of the task's image with its limits, as tests run in it.
+    """Return the spec of a sandbox in which tests run, with the task's image and limits.
 
     ``hides_tests``: a later sandbox must not find out which tests ran.
     """
@@ -36,29 +36,29 @@ def sandbox_spec(
 
 
 def policy_spec(task: Task, *, labels: Mapping[str, str]) -> SandboxSpec:
-    """The one that the policy works in, with what it may reach. In mode ``shared`` the tests run there too."""
+    """Return the spec of the sandbox of the policy. In mode ``shared`` the tests run there too."""
     shared = task.verifier.mode is GradingMode.SHARED
     spec = sandbox_spec(task, labels=labels, egress=task.network, hides_tests=shared)
     return replace(spec, image=image_for_user(task, task.user))
 
 
 def image_for_user(task: Task, user: str) -> str:
-    """The task's image with another user; its own where ``user`` is empty."""
+    """Return the task's image with another user; the task's own image if ``user`` is empty."""
     if not user:
         return task.image
-    named = hashlib.sha256(f"{task.image}\0{user}".encode()).hexdigest()
-    return f"{TASK_PREFIX}user:{named[:12]}"
+    digest = hashlib.sha256(f"{task.image}\0{user}".encode()).hexdigest()
+    return f"{TASK_PREFIX}user:{digest[:12]}"
 
 
 def images_of(task: Task) -> frozenset[str]:
-    """All that an episode of the task needs: its own, with other users, and its verifier's."""
+    """Return all images that an episode of the task needs: its own, those with other users, and its verifier's."""
     separate = task.verifier.separate
     own = {task.image, image_for_user(task, task.user), image_for_user(task, task.verifier.user)}
     return frozenset(own | ({separate.image} if separate else set()))
 
 
 def verifier_spec(task: Task, separate: Separate) -> SandboxSpec:
-    """The verifier's own sandbox, which reaches nothing."""
+    """Return the spec of a separate verifier's sandbox, which has no network."""
     return SandboxSpec(
         image=separate.image,
         workdir=separate.workdir,
@@ -70,28 +70,33 @@ def verifier_spec(task: Task, separate: Separate) -> SandboxSpec:
 
 
 async def ensure_image(bundle: TaskBundle, images: ImageStore, *, on_line: OnLine | None = None) -> ImageInfo:
-    """The task's image on this machine, and all others that it needs; built or pulled only where one is missing.
+    """Build or pull the images of a task that are missing on this machine, and return the task's own.
 
     Raises ImageError, which is the task's fault, and RuntimeUnavailable.
     """
     task = bundle.task
-    made = await _ensure(task.image, bundle.environment, task, images, on_line)
+    info = await _ensure(task.image, bundle.environment, task, images, on_line)
     for user in sorted({task.user, task.verifier.user} - {""}):
-        await _ensure_user(task, user, made, images, on_line)
+        await _ensure_user(task, user, info, images, on_line)
     separate = task.verifier.separate
     if separate is not None and separate.image != task.image:
         await _ensure(separate.image, bundle.verifier_environment, task, images, on_line)
-    return made
+    return info
 
 
-async def _ensure_user(task: Task, user: str, made: ImageInfo, images: ImageStore, on_line: OnLine | None) -> None:
-    """``made`` is the task's image; the other user gets the places that Harbor lets one write to."""
+async def _ensure_user(
+    task: Task, user: str, task_image: ImageInfo, images: ImageStore, on_line: OnLine | None
+) -> None:
+    """Build the image with another user, unless it is built on the current ``task_image``.
+
+    The build creates Harbor's directories, which this user must be able to write to.
+    """
     name = image_for_user(task, user)
-    found = await images.inspect(name)
-    if found is not None and found.labels.get(_MADE_OF) == made.digest:
+    existing = await images.inspect(name)
+    if existing is not None and existing.labels.get(_BASE_DIGEST_LABEL) == task_image.digest:
         return
-    places = [f"WORKDIR {place}" for place in ("/logs/artifacts", "/logs/verifier", "/tests", "/solution")]
-    lines = [f"FROM {task.image}", f'LABEL {_MADE_OF}="{made.digest}"', f"USER {user}", *places, ""]
+    workdirs = [f"WORKDIR {workdir}" for workdir in ("/logs/artifacts", "/logs/verifier", "/tests", "/solution")]
+    lines = [f"FROM {task.image}", f'LABEL {_BASE_DIGEST_LABEL}="{task_image.digest}"', f"USER {user}", *workdirs, ""]
     context = {"Dockerfile": "\n".join(lines).encode()}
     await images.build(name, context, timeout_s=task.build_timeout_s, on_line=on_line)
 
@@ -99,15 +104,15 @@ async def _ensure_user(task: Task, user: str, made: ImageInfo, images: ImageStor
 async def _ensure(
     image: str, environment: Mapping[str, BundleFile], task: Task, images: ImageStore, on_line: OnLine | None
 ) -> ImageInfo:
-    found = await images.inspect(image)
-    if found is not None:
-        return found
+    existing = await images.inspect(image)
+    if existing is not None:
+        return existing
     if not environment:
         images.admit(image)
         return await images.pull(image, None if on_line is None else lambda progress: on_line(str(progress)))
     for base in bases(environment["Dockerfile"].content.decode(errors="replace")):
         if base == BASE_IMAGE and await images.inspect(base) is None:
-            raise ImageError(f"{image} builds on {BASE_IMAGE}, which is not here; run `farm images base`")
+            raise ImageError(f"{image} builds on {BASE_IMAGE}, which is missing; run `farm images base`")
     return await images.build(
         image,
         {path: file.content for path, file in environment.items()},

@@ -1,4 +1,4 @@
-"""Task directories, read into bundles."""
+"""Read task directories into bundles."""
 
 import posixpath
 import re
@@ -14,7 +14,7 @@ from farm.tasks.directory import MAX_TASK_BYTES, digest_of, read_directory
 from farm.tasks.errors import TaskError
 from farm.tasks.files import MANIFEST, below, read_instruction, refuse_larger, required, text
 from farm.tasks.schema import compose
-from farm.tasks.schema.harbor_environment import composed_of, healthcheck_of, storage_of, users_of
+from farm.tasks.schema.harbor_environment import healthcheck_of, read_compose, storage_of, users_of
 from farm.tasks.schema.manifest import FarmTable, Manifest, OriginalTable, ReleaseTable, parse_manifest
 from farm.tasks.schema.steps import in_steps
 from farm.tasks.sdist.original import restore
@@ -26,7 +26,7 @@ from sandboxes.images.dockerfile import instructions
 from sandboxes.tools import Toolset
 
 IN_WORKSPACE = "workspace/"
-"""Below ``tests/``: what grading puts into the workspace of a pytest task that is no release pair."""
+"""The directory below ``tests/`` whose files grading puts into the workspace, unless the tests write a reward file."""
 
 MAX_TESTS = 200_000
 _DEFAULT_WORKSPACE = "/app"
@@ -35,14 +35,15 @@ _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9.
 
 @dataclass(frozen=True, slots=True)
 class LoadedTask:
-    """A task as its directory describes it. Nothing was fetched, so ``bundle`` lacks what ``source`` brings: the tests
-    and the gold change."""
+    """A task as its directory describes it, without downloads.
+
+    ``bundle`` lacks what ``source`` brings: the tests and the gold change. ``size``: bytes of all files.
+    """
 
     path: Path
     bundle: TaskBundle
     source: ReleaseTable | OriginalTable | None
     size: int
-    """Bytes of its files."""
 
     @property
     def task(self) -> Task:
@@ -50,8 +51,9 @@ class LoadedTask:
 
     @property
     def has_gold(self) -> bool:
-        told = "solve.sh" in self.bundle.solution or self.task.retrieval is not None
-        return told or self.source is not None
+        """Return whether there is a known solution."""
+        in_directory = "solve.sh" in self.bundle.solution or self.task.retrieval is not None
+        return in_directory or self.source is not None
 
     def load(self, *, state_dir: Path, on_progress: OnProgress | None = None) -> TaskBundle:
         """Return the whole bundle. Its source distributions come from the cache in ``state_dir`` or the package index.
@@ -65,38 +67,40 @@ class LoadedTask:
         else:
             prepared = restore(self.source, state_dir=state_dir, on_progress=on_progress)
         bundle = replace(self.bundle, tests=prepared.tests, gold=prepared.gold)
-        _refuse_unjudgeable(self.path, bundle)
+        _refuse_ungradable(self.path, bundle)
         return bundle
 
 
 def load_task(path: Path, *, state_dir: Path, on_progress: OnProgress | None = None) -> TaskBundle:
-    """Load one task directory in the Harbor layout, with what its source brings. Raises TaskError."""
+    """Load a task directory in the Harbor layout, with what its source brings. Raises TaskError."""
     return read_task(path).load(state_dir=state_dir, on_progress=on_progress)
 
 
-def read_task(path: Path, *, room: int = MAX_TASK_BYTES) -> LoadedTask:
-    """Read one task directory in the Harbor layout, of ``room`` bytes at most. Nothing is fetched. Raises TaskError."""
-    files = read_directory(path, room=room)
+def read_task(path: Path, *, max_bytes: int = MAX_TASK_BYTES) -> LoadedTask:
+    """Read a task directory in the Harbor layout, of at most ``max_bytes``. Nothing is downloaded. Raises TaskError."""
+    files = read_directory(path, max_bytes=max_bytes)
     manifest = parse_manifest(path / MANIFEST, required(path, files, MANIFEST, "write it").content)
     instruction = "" if manifest.steps else read_instruction(path, files, "instruction.md")
     environment = below(files, "environment/")
-    for place in ("environment/Dockerfile", "tests/Dockerfile"):
-        if place in files:
-            refuse_larger(path / place, files[place].content)
-    composed = composed_of(path, environment)
-    docker_image = manifest.environment.docker_image or composed.image
+    for dockerfile in ("environment/Dockerfile", "tests/Dockerfile"):
+        if dockerfile in files:
+            refuse_larger(path / dockerfile, files[dockerfile].content)
+    compose_settings = read_compose(path, environment)
+    docker_image = manifest.environment.docker_image or compose_settings.image
     if docker_image is None and "Dockerfile" not in environment:
         raise TaskError(path / "environment/Dockerfile", "missing", "add it, or name environment.docker_image")
     farm = manifest.metadata.farm
     source = farm.source or farm.original
-    report = _report(farm)
+    report = _report_format(farm)
     tests: Mapping[str, BundleFile] = {}
     if source is None:
         tests = below(files, "tests/" if report is ReportFormat.REWARD_FILE else f"tests/{IN_WORKSPACE}")
-    workspace = farm.workspace or manifest.environment.workdir or composed.workdir or _workspace(environment)
+    workspace = farm.workspace or manifest.environment.workdir or compose_settings.workdir or _last_workdir(environment)
     users = users_of(path / MANIFEST, manifest, environment, report)
     verifier_environment = _verifier_environment(manifest, files)
-    separate = _separate(path, manifest, docker_image or image_name(_task_id(path, manifest), environment), files)
+    separate = _separate_verifier(
+        path, manifest, docker_image or image_name(_task_id(path, manifest), environment), files
+    )
     task = Task(
         id=_task_id(path, manifest),
         digest=digest_of(files),
@@ -113,7 +117,7 @@ def read_task(path: Path, *, room: int = MAX_TASK_BYTES) -> LoadedTask:
         storage_mib=storage_of(path, manifest, manifest.environment, "environment"),
         network=manifest.network if farm.retrieval is None else (),
         retrieval=_retrieval(farm, workspace),
-        env=tuple(sorted({**composed.env, **manifest.environment.env}.items())),
+        env=tuple(sorted({**compose_settings.env, **manifest.environment.env}.items())),
         healthcheck=healthcheck_of(manifest.environment.healthcheck),
         user=users.policy,
     )
@@ -130,11 +134,12 @@ def read_task(path: Path, *, room: int = MAX_TASK_BYTES) -> LoadedTask:
     if manifest.steps:
         bundle = in_steps(path, manifest, files, bundle)
     else:
-        _refuse_unjudgeable(path, bundle)
+        _refuse_ungradable(path, bundle)
     return LoadedTask(path, bundle, source, sum(len(file.content) for file in files.values()))
 
 
 def image_name(task_id: str, environment: Mapping[str, BundleFile]) -> str:
+    """Return the name of an image that is built from ``environment``."""
     slug = re.sub(r"[^a-z0-9]+", "-", task_id.lower()).strip("-")
     return f"farm-task-{slug}:{digest_of(environment)[:12]}"
 
@@ -144,13 +149,13 @@ def _task_id(path: Path, manifest: Manifest) -> str:
 
 
 def checked_name(file: Path, name: str, *, key: str = "") -> str:
-    """Raises TaskError, about ``file``, for a name that no task may have."""
+    """Return ``name``. Raises TaskError, about ``file``, if no task may have this name."""
     if not _TASK_ID.fullmatch(name):
-        raise TaskError(file, f"{name!r} is no task name", "use letters, digits, dots and dashes", key=key)
+        raise TaskError(file, f"{name!r} is not a task name", "use letters, digits, dots and dashes", key=key)
     return name
 
 
-def _report(farm: FarmTable) -> ReportFormat:
+def _report_format(farm: FarmTable) -> ReportFormat:
     if farm.report is not None:
         return farm.report
     expected = farm.fail_to_pass or farm.pass_to_pass or farm.source or farm.original
@@ -166,43 +171,43 @@ def _verifier(
         mode=farm.grading if separate is None else GradingMode.SEPARATE,
         command=default if farm.test_command is None else farm.test_command,
         report=report,
-        fail_to_pass=_ids(path, files, "fail_to_pass", farm.fail_to_pass, report),
-        pass_to_pass=_ids(path, files, "pass_to_pass", farm.pass_to_pass, report),
+        fail_to_pass=_test_ids(path, files, "fail_to_pass", farm.fail_to_pass, report),
+        pass_to_pass=_test_ids(path, files, "pass_to_pass", farm.pass_to_pass, report),
         protected=farm.protected,
         timeout_s=manifest.verifier.timeout_sec,
         env=tuple(sorted(manifest.verifier.env.items())),
         separate=separate,
-        never_false=_ids(path, files, "never_false", farm.never_false, report),
+        never_false=_test_ids(path, files, "never_false", farm.never_false, report),
     )
 
 
-def _ids(
-    path: Path, files: Mapping[str, BundleFile], key: str, value: tuple[str, ...] | str, report: ReportFormat
+def _test_ids(
+    path: Path, files: Mapping[str, BundleFile], key: str, listed: tuple[str, ...] | str, report: ReportFormat
 ) -> tuple[str, ...]:
-    """A list, or a file of the task with one id a line; blank lines are passed over. Raises TaskError."""
-    where, ids = path / MANIFEST, value
-    if isinstance(value, str):
-        if value not in files:
-            raise TaskError(where, f"{value} is not there", "add the file", key=f"metadata.farm.{key}")
-        where = path / value
-        ids = tuple(filter(None, text(where, files[value].content).splitlines()))
+    """Return the ids of a list, or of a file of the task with one id per line. Raises TaskError."""
+    origin, ids = path / MANIFEST, listed
+    if isinstance(listed, str):
+        if listed not in files:
+            raise TaskError(origin, f"{listed} is missing", "add the file", key=f"metadata.farm.{key}")
+        origin = path / listed
+        ids = tuple(filter(None, text(origin, files[listed].content).splitlines()))
     if len(ids) > MAX_TESTS:
-        raise TaskError(where, f"names more than {MAX_TESTS} tests", "leave some out", key=f"metadata.farm.{key}")
+        raise TaskError(origin, f"names more than {MAX_TESTS} tests", "leave some out", key=f"metadata.farm.{key}")
     for test in ids if report.names_tests else ():
         if fault := invalid_test_id_reason(test, report):
-            raise TaskError(where, fault, "correct it", key=f"metadata.farm.{key}")
+            raise TaskError(origin, fault, "correct it", key=f"metadata.farm.{key}")
     return tuple(ids)
 
 
 def _test_patch(path: Path, files: Mapping[str, BundleFile], farm: FarmTable) -> bytes:
-    """Checked here, so that no episode finds out."""
+    """Return the test patch, checked when the task is read. Raises TaskError."""
     if farm.test_patch is None:
         return b""
     key = "metadata.farm.test_patch"
     if farm.source is not None:
-        raise TaskError(path / MANIFEST, "means nothing beside a source, which brings the tests", "remove it", key=key)
+        raise TaskError(path / MANIFEST, "has no effect beside a source, which brings the tests", "remove it", key=key)
     if farm.test_patch not in files:
-        raise TaskError(path / MANIFEST, f"{farm.test_patch} is not there", "add the file", key=key)
+        raise TaskError(path / MANIFEST, f"{farm.test_patch} is missing", "add the file", key=key)
     content = files[farm.test_patch].content
     try:
         if not parse_patch(content):
@@ -213,51 +218,53 @@ def _test_patch(path: Path, files: Mapping[str, BundleFile], farm: FarmTable) ->
 
 
 def _verifier_environment(manifest: Manifest, files: Mapping[str, BundleFile]) -> dict[str, BundleFile]:
-    """What a verifier's own image is built of: ``tests/``, where that has a Dockerfile."""
+    """Return the build context of a separate verifier's image: ``tests/``, if it has a Dockerfile."""
     tests = below(files, "tests/")
     table = manifest.verifier.environment
-    named = table is not None and table.docker_image is not None
-    return tests if manifest.separate and not named and "Dockerfile" in tests else {}
+    has_image = table is not None and table.docker_image is not None
+    return tests if manifest.separate and not has_image and "Dockerfile" in tests else {}
 
 
-def _separate(path: Path, manifest: Manifest, image: str, files: Mapping[str, BundleFile]) -> Separate | None:
-    """``image`` is the task's own, which the verifier's is a fresh copy of where nothing else is said."""
+def _separate_verifier(path: Path, manifest: Manifest, image: str, files: Mapping[str, BundleFile]) -> Separate | None:
+    """Return the separate verifier, if there is one. Without an image of its own it gets a fresh copy of ``image``."""
     if not manifest.separate:
         return None
     if manifest.metadata.farm.report not in (None, ReportFormat.REWARD_FILE):
         raise TaskError(
-            path / MANIFEST, "a verifier of its own writes a reward file", "remove it", key="metadata.farm.report"
+            path / MANIFEST, "a separate verifier writes a reward file", "remove the key", key="metadata.farm.report"
         )
     if f"tests/{compose.NAME}" in files:
         raise TaskError(path / "tests" / compose.NAME, "a sandbox is one container", "write tests/Dockerfile")
-    built = _verifier_environment(manifest, files)
-    given = manifest.verifier.environment
-    table = given or manifest.environment
-    named = given.docker_image if given is not None else None
-    if named is None and built:
-        named = image_name(f"{_task_id(path, manifest)}-verifier", built)
+    environment = _verifier_environment(manifest, files)
+    own_table = manifest.verifier.environment
+    table = own_table or manifest.environment
+    verifier_image = own_table.docker_image if own_table is not None else None
+    if verifier_image is None and environment:
+        verifier_image = image_name(f"{_task_id(path, manifest)}-verifier", environment)
     return Separate(
-        image=named or image,
-        workdir=None if given is None and named is not None else table.workdir,
+        image=verifier_image or image,
+        workdir=None if own_table is None and verifier_image is not None else table.workdir,
         artifacts=tuple(Artifact(item.source, item.exclude) for item in manifest.artifacts),
         collect=tuple(Collect(item.command, item.timeout_sec) for item in manifest.verifier.collect),
-        brings_tests=named is not None,
+        brings_tests=verifier_image is not None,
         cpus=table.cpus,
         memory_mib=table.memory_mb,
-        storage_mib=storage_of(path, manifest, table, "verifier.environment" if given else "environment"),
+        storage_mib=storage_of(path, manifest, table, "verifier.environment" if own_table else "environment"),
         env=tuple(sorted(table.env.items())),
     )
 
 
-def _workspace(environment: Mapping[str, BundleFile]) -> str:
-    """The image's last absolute WORKDIR, where the Dockerfile says it plainly; Harbor's custom otherwise."""
+def _last_workdir(environment: Mapping[str, BundleFile]) -> str:
+    """Return the last absolute WORKDIR of the Dockerfile that holds no variable, or Harbor's default."""
     dockerfile = environment["Dockerfile"].content.decode(errors="replace") if "Dockerfile" in environment else ""
     lines = dockerfile.split("\n")
-    named = [
+    workdirs = [
         lines[item.first].split(None, 1)[-1].strip() for item in instructions(dockerfile) if item.name == "WORKDIR"
     ]
-    plain = [name for name in named if name.startswith("/") and "$" not in name and posixpath.normpath(name) != "/"]
-    return posixpath.normpath(plain[-1]) if plain else _DEFAULT_WORKSPACE
+    literal = [
+        name for name in workdirs if name.startswith("/") and "$" not in name and posixpath.normpath(name) != "/"
+    ]
+    return posixpath.normpath(literal[-1]) if literal else _DEFAULT_WORKSPACE
 
 
 def _retrieval(farm: FarmTable, workspace: str) -> Retrieval | None:
@@ -278,8 +285,8 @@ def _tools(path: Path, farm: FarmTable) -> tuple[str, ...]:
     return farm.tools
 
 
-def _refuse_unjudgeable(path: Path, bundle: TaskBundle) -> None:
-    """What the verifier could never judge is found here, not by the first episode."""
+def _refuse_ungradable(path: Path, bundle: TaskBundle) -> None:
+    """Raise TaskError if the verifier could never grade the task."""
     if bundle.task.retrieval is not None:
         return
     verifier = bundle.task.verifier
@@ -296,9 +303,9 @@ def _refuse_unjudgeable(path: Path, bundle: TaskBundle) -> None:
     key = "metadata.farm.fail_to_pass"
     if not verifier.fail_to_pass:
         raise TaskError(path / MANIFEST, "no test is expected to pass", "name at least one", key=key)
-    twice = sorted({*verifier.fail_to_pass} & {*verifier.pass_to_pass})
-    if twice:
-        raise TaskError(path / MANIFEST, f"{twice[0]} is in pass_to_pass too", "keep it in one list", key=key)
+    duplicates = sorted({*verifier.fail_to_pass} & {*verifier.pass_to_pass})
+    if duplicates:
+        raise TaskError(path / MANIFEST, f"{duplicates[0]} is in pass_to_pass too", "keep it in one list", key=key)
     framework = FRAMEWORKS[verifier.report]
     for placeholder in framework.placeholders:
         if placeholder not in verifier.command:
@@ -307,4 +314,4 @@ def _refuse_unjudgeable(path: Path, bundle: TaskBundle) -> None:
         for test in (*verifier.fail_to_pass, *verifier.pass_to_pass):
             file = container_of_test(test)
             if file not in bundle.tests:
-                raise TaskError(path / MANIFEST, f"{test}: the tests hold no {file}", "correct the id", key=key)
+                raise TaskError(path / MANIFEST, f"{test}: the tests have no file {file}", "correct the id", key=key)

@@ -1,4 +1,4 @@
-"""Task sets: which directories they name, and their tasks one after the other, with a bound on all their bytes."""
+"""Load task sets: find the directories of their tasks, and read them one by one within a limit for all bytes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from typing import TypeVar
 from farm.core.nesting_limit import read_json
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.directory import MAX_TASK_BYTES
-from farm.tasks.errors import MOST_TOLD, TaskError, TaskFault, all_faults
+from farm.tasks.errors import MAX_LISTED_FAULTS, TaskError, TaskFault, combined_error
 from farm.tasks.files import MANIFEST, read_bounded, text
 from farm.tasks.loader import LoadedTask, read_task
 from farm.tasks.sdist.sdist import OnProgress
@@ -24,16 +24,12 @@ _SPLIT = "split it into several task sets"
 T = TypeVar("T")
 
 
-_Faults = list[TaskFault]
-"""Faults of single tasks, gathered while the rest of the set is read."""
-
-
 def load_taskset(path: Path, *, state_dir: Path, on_progress: OnProgress | None = None) -> tuple[TaskBundle, ...]:
-    """Load the tasks of a task set, in order; loading it again needs no network.
+    """Load the tasks of a task set, in order. Loading it again needs no network.
 
     A task set is a directory of task directories (sorted by name), a single task directory, or a ``.jsonl`` file of
-    ``{"path": DIRECTORY}`` rows, relative to that file and inside its directory. Raise TaskError, which tells all
-    tasks' faults.
+    ``{"path": DIRECTORY}`` rows, relative to that file and inside its directory. Raises TaskError with the faults of
+    all tasks.
     """
     return tuple(each_task(path, state_dir=state_dir, on_progress=on_progress))
 
@@ -43,35 +39,35 @@ def each_task(
 ) -> Iterator[TaskBundle]:
     """Load the tasks of a task set one by one, so that the caller need not hold them all.
 
-    With ``fit`` only tasks that it takes are loaded, and it is told of faults. Without it, raise TaskError at the end
-    if tasks have faults: it tells all of them.
+    With ``fit`` only tasks that it accepts are loaded, and it records faults. Without it, raises TaskError at the end
+    with the faults of all tasks.
     """
-    faults: _Faults = []
+    faults: list[TaskFault] = []
     for read in read_taskset(path, faults=faults):
-        if fit is not None and not fit.takes(read.task.id, read.task.digest):
+        if fit is not None and not fit.accepts(read.task.id, read.task.digest):
             continue
         bundle = None
-        with gathered(faults, read.path.name):
+        with collect_faults(faults, read.path.name):
             bundle = read.load(state_dir=state_dir, on_progress=on_progress)
         if bundle is not None:
             yield bundle
-        if fit is None and len(faults) >= MOST_TOLD:  # each may have waited for an index that does not answer
+        if fit is None and len(faults) >= MAX_LISTED_FAULTS:  # each fault may be a time-out of the package index
             break
     if fit is not None:
         for fault in faults:
             fit.leave_out(fault)
     elif faults:
-        if (path / MANIFEST).is_file():  # the set is that task
+        if (path / MANIFEST).is_file():  # the set is this one task
             raise faults[0].error
         others = (
             f"validate the others with `farm tasks validate {path} --write`, then run them with `farm run --only-fit`"
         )
-        raise all_faults(path, faults, f"correct each of them, or {others}")
+        raise combined_error(path, faults, f"correct each of them, or {others}")
 
 
 @contextmanager
-def gathered(faults: list[TaskFault], name: str) -> Iterator[None]:
-    """Add the TaskError of the block to ``faults`` in place of raising it."""
+def collect_faults(faults: list[TaskFault], name: str) -> Iterator[None]:
+    """Add a TaskError of the block to ``faults`` instead of raising it."""
     try:
         yield
     except TaskError as error:
@@ -79,18 +75,18 @@ def gathered(faults: list[TaskFault], name: str) -> Iterator[None]:
 
 
 def read_taskset(path: Path, *, faults: list[TaskFault] | None = None) -> Iterator[LoadedTask]:
-    """Read the tasks of a task set one by one. Nothing is fetched.
+    """Read the tasks of a task set one by one, without downloads.
 
-    Tasks that cannot be read are passed over and added to ``faults``; if it is None, the first one raises. Raise
-    TaskError for what is wrong with the set as a whole.
+    Tasks that cannot be read are skipped and added to ``faults``; if that is None, the first one raises. Raises
+    TaskError for a fault of the set as a whole.
     """
-    room = MAX_SET_BYTES
+    remaining = MAX_SET_BYTES
     names: set[str] = set()
     for directory in task_directories(path, faults=faults):
-        if room <= 0:
+        if remaining <= 0:
             raise TaskError(path, f"holds more than {MAX_SET_BYTES >> 20} MiB", _SPLIT)
         try:
-            read = read_task(directory, room=min(room, MAX_TASK_BYTES))
+            read = read_task(directory, max_bytes=min(remaining, MAX_TASK_BYTES))
             if read.task.id in names:
                 raise TaskError(path, f"two tasks are named {read.task.id}", f"rename the one in {directory.name}")
         except TaskError as error:
@@ -98,83 +94,108 @@ def read_taskset(path: Path, *, faults: list[TaskFault] | None = None) -> Iterat
                 raise
             faults.append(TaskFault(directory.name, error))
             continue
-        room -= read.size
+        remaining -= read.size
         names.add(read.task.id)
         yield read
+
+
+def read_usable_tasks(path: Path) -> tuple[list[LoadedTask], list[TaskFault]]:
+    """Read all tasks of a set that can be read, and return the faults of the others.
+
+    Raises TaskError for a fault of the set as a whole.
+    """
+    faults: list[TaskFault] = []
+    return list(read_taskset(path, faults=faults)), faults
+
+
+def load_usable_tasks(
+    path: Path, *, state_dir: Path, on_progress: OnProgress | None = None
+) -> tuple[list[tuple[Path, TaskBundle]], list[TaskFault]]:
+    """Load all tasks of a set that can be loaded, with their directories, and return the faults of the others.
+
+    Raises TaskError for a fault of the set as a whole.
+    """
+    tasks, faults = read_usable_tasks(path)
+    loaded: list[tuple[Path, TaskBundle]] = []
+    for task in tasks:
+        with collect_faults(faults, task.path.name):
+            loaded.append((task.path, task.load(state_dir=state_dir, on_progress=on_progress)))
+    return loaded, faults
 
 
 def task_directories(path: Path, *, faults: list[TaskFault] | None = None) -> tuple[Path, ...]:
     """Return the directories of a set's tasks, each once.
 
-    Rows of a list that name no task are passed over and added to ``faults``; if it is None, the first one raises.
-    Raise TaskError.
+    Rows of a list that name no task are skipped and added to ``faults``; if that is None, the first one raises. Raises
+    TaskError.
     """
     try:
-        found = _directories(path, faults)
+        directories = _directories(path, faults)
     except OSError as error:
         raise TaskError(path, error.strerror or str(error), "name a directory of tasks or a .jsonl file") from None
-    if not found and not faults:
+    if not directories and not faults:
         raise TaskError(path, "holds no task", f"name a directory whose sub-directories hold a {MANIFEST}")
-    return found
+    return directories
 
 
-def _directories(path: Path, faults: _Faults | None) -> tuple[Path, ...]:
+def _directories(path: Path, faults: list[TaskFault] | None) -> tuple[Path, ...]:
     if path.is_dir():
         if (path / MANIFEST).is_file():
             return (path,)
-        return tuple(sorted(_no_more(path, (child for child in path.iterdir() if (child / MANIFEST).is_file()))))
+        return tuple(sorted(_limited(path, (child for child in path.iterdir() if (child / MANIFEST).is_file()))))
     if path.is_file() and path.suffix == ".jsonl":
-        return tuple(_no_more(path, _rows(path, faults)))
-    what = "not a task set" if path.exists() else "no such file or directory"
-    raise TaskError(path, what, "name a directory of tasks or a .jsonl file")
+        return tuple(_limited(path, _rows(path, faults)))
+    fault = "not a task set" if path.exists() else "no such file or directory"
+    raise TaskError(path, fault, "name a directory of tasks or a .jsonl file")
 
 
-def _no_more(path: Path, found: Iterator[T]) -> Iterator[T]:
-    for number, item in enumerate(found):
+def _limited(path: Path, items: Iterator[T]) -> Iterator[T]:
+    """Yield the items. Raises TaskError after MAX_SET_TASKS."""
+    for number, item in enumerate(items):
         if number >= MAX_SET_TASKS:
             raise TaskError(path, f"holds more than {MAX_SET_TASKS} tasks", _SPLIT)
         yield item
 
 
-def _rows(path: Path, faults: _Faults | None) -> Iterator[Path]:
+def _rows(path: Path, faults: list[TaskFault] | None) -> Iterator[Path]:
     lines: dict[Path, int] = {}
     for number, line in enumerate(text(path, read_bounded(path, MAX_LIST_BYTES, _SPLIT)).splitlines(), start=1):
         if not line.strip():
             continue
-        place = f"line {number}"
+        line_name = f"line {number}"
         try:
-            directory, resolved = _row(path, line, place)
+            directory, resolved = _row(path, line, line_name)
             first = lines.setdefault(resolved, number)
             if first != number:
-                what = f"{str(directory)[:100]!r} is in line {first} already"
-                raise TaskError(path, what, "name each task once", key=place)
+                fault = f"{str(directory)[:100]!r} is in line {first} already"
+                raise TaskError(path, fault, "name each task once", key=line_name)
         except TaskError as error:
             if faults is None:
                 raise
-            faults.append(TaskFault(place, error))
+            faults.append(TaskFault(line_name, error))
             continue
         yield directory
 
 
-def _row(path: Path, line: str, place: str) -> tuple[Path, Path]:
-    """Return the directory that a row names, and what that is without symlinks. Raise TaskError."""
+def _row(path: Path, line: str, line_name: str) -> tuple[Path, Path]:
+    """Return the directory that a row names, and its path without symlinks. Raises TaskError."""
     home = path.resolve().parent
     try:
         name = read_json(line)["path"]
     except (ValueError, KeyError, TypeError):
-        raise TaskError(path, "not a row", 'write {"path": "DIRECTORY"}', key=place) from None
+        raise TaskError(path, "not a row", 'write {"path": "DIRECTORY"}', key=line_name) from None
     if not isinstance(name, str):
-        raise TaskError(path, "not a row", 'write {"path": "DIRECTORY"}', key=place)
+        raise TaskError(path, "not a row", 'write {"path": "DIRECTORY"}', key=line_name)
     directory = home / name
     try:
         resolved = directory.resolve()
-        inside = resolved.is_relative_to(home)
-        there = inside and (directory / MANIFEST).is_file()
+        is_inside = resolved.is_relative_to(home)
+        has_manifest = is_inside and (directory / MANIFEST).is_file()
     except (ValueError, OSError):  # a zero byte, half a surrogate pair, a name too long for a path
-        raise TaskError(path, f"{name[:100]!r} can be no path", "correct it", key=place) from None
-    if not inside:
-        what = f"{name[:100]!r} leaves the directory of the file"
-        raise TaskError(path, what, "name a path inside it", key=place)
-    if not there:
-        raise TaskError(path, f"{name[:100]!r} holds no {MANIFEST}", "correct the path", key=place)
+        raise TaskError(path, f"{name[:100]!r} is not a path", "correct it", key=line_name) from None
+    if not is_inside:
+        fault = f"{name[:100]!r} leaves the directory of the file"
+        raise TaskError(path, fault, "name a path inside it", key=line_name)
+    if not has_manifest:
+        raise TaskError(path, f"{name[:100]!r} holds no {MANIFEST}", "correct the path", key=line_name)
     return directory, resolved

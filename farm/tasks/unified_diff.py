@@ -1,4 +1,4 @@
-"""Unified diffs, git's and plain ones: read as data, and applied to bytes; no file is touched and no program run."""
+"""Unified diffs, with git's extensions: parse them as data and apply them to bytes, without touching files."""
 
 import base64
 import re
@@ -10,19 +10,19 @@ from itertools import pairwise
 
 MAX_BYTES = 32 * 1024 * 1024
 MAX_FILES = 5_000
-MOST_STEPS = 2_000_000
+MAX_STEPS = 2_000_000
 _RANGE = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _LITERAL = re.compile(rb"literal (\d{1,9})")
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _ESCAPE = re.compile(rb'\\([0-7]{3}|[abtnvfr"\\])')
 _ESCAPED = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
-_EXTENDED = (
+_HEADER_PREFIXES = (
     *(b"rename from ", b"rename to ", b"copy from ", b"copy to ", b"new file mode ", b"deleted file mode "),
     *(b"old mode ", b"new mode "),
 )
-_CUT = b"\\ No newline"
+_NO_NEWLINE = b"\\ No newline"
 _MODE = re.compile(rb"(?:(?:new file|deleted file|old|new) mode|index [0-9a-f]+\.\.[0-9a-f]+) ([0-7]{6})\r?")
-_NO_FILES = {b"120000": "a symlink", b"160000": "a submodule"}
+_UNSUPPORTED_MODES = {b"120000": "a symlink", b"160000": "a submodule"}
 
 
 class UnifiedDiffError(ValueError):
@@ -31,7 +31,10 @@ class UnifiedDiffError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DiffHunk:
-    """``start`` is the first old line, from 1; where no line is old, the one before. Lines keep their ends."""
+    """A hunk. Lines keep their ends.
+
+    ``start`` is the first old line, counted from 1; without old lines, the line before.
+    """
 
     start: int
     old: tuple[bytes, ...]
@@ -40,10 +43,10 @@ class DiffHunk:
 
 @dataclass(frozen=True, slots=True)
 class FilePatch:
-    """One file: ``old`` None where it is made, ``new`` None where it goes; both are relative and stay where they start.
+    """The patch of one file. ``old`` is None if the file is created, ``new`` if it is deleted. Both are relative paths.
 
-    ``content`` is what a binary patch brings whole. ``hollow``: the file is binary, and the patch does not bring it.
-    ``executable`` None: as before. ``text`` is the section as it was written.
+    ``content``: the whole content, from a binary patch. ``hollow``: the file is binary and the patch lacks its content.
+    ``executable`` None: unchanged. ``text``: the section as it was written.
     """
 
     old: str | None
@@ -56,52 +59,55 @@ class FilePatch:
 
 
 def parse_patch(text: bytes) -> tuple[FilePatch, ...]:
-    """The files of a patch in its order; what stands before the first is passed over. Raises PatchError."""
+    """Return the files of a patch in order; text before the first one is ignored. Raises UnifiedDiffError."""
     if len(text) > MAX_BYTES:
         raise UnifiedDiffError(f"the patch holds more than {MAX_BYTES >> 20} MiB")
     lines = text.split(b"\n")
-    starts = list(_starts(lines))
+    starts = list(_section_starts(lines))
     if len(starts) > MAX_FILES:
         raise UnifiedDiffError(f"the patch changes more than {MAX_FILES} files")
-    found = []
+    patches = []
     for start, end in pairwise([*starts, len(lines)]):
         section = b"\n".join(lines[start:end])
-        found.append(replace(_file(lines[start:end]), text=section.rstrip(b"\n") + b"\n"))
-    if not found and text.strip():
+        patches.append(replace(_parse_file(lines[start:end]), text=section.rstrip(b"\n") + b"\n"))
+    if not patches and text.strip():
         raise UnifiedDiffError("no file is named in the patch")
-    made = [patch.new for patch in found if patch.new is not None]
-    if twice := next((path for path, count in Counter(made).items() if count > 1), None):
-        raise UnifiedDiffError(f"{twice} is made twice over")
-    return tuple(found)
+    new_paths = [patch.new for patch in patches if patch.new is not None]
+    if duplicate := next((path for path, count in Counter(new_paths).items() if count > 1), None):
+        raise UnifiedDiffError(f"{duplicate} is written twice")
+    return tuple(patches)
 
 
 def apply_patch(patch: FilePatch, old: bytes | None) -> bytes:
-    """What the file holds afterwards. ``old`` None: it is not there. Raises PatchError where the patch does not fit."""
+    """Return the content of the file after the patch. ``old`` is None if the file does not exist.
+
+    Raises UnifiedDiffError if the patch does not fit.
+    """
     name = patch.new or patch.old
     if patch.hollow:
-        raise UnifiedDiffError(f"{name}: the patch does not bring the binary content")
+        raise UnifiedDiffError(f"{name}: the patch lacks the binary content")
     if patch.content is not None:
         return patch.content
     if patch.old is not None and old is None:
-        raise UnifiedDiffError(f"{name}: the file to be changed is not there")
-    have = _lines(old or b"") if patch.old is not None else []
-    made: list[bytes] = []
-    at = offset = 0
-    search = _Search(have)
+        raise UnifiedDiffError(f"{name}: the file to change does not exist")
+    old_lines = _split_lines(old or b"") if patch.old is not None else []
+    new_lines: list[bytes] = []
+    position = offset = 0
+    search = _HunkSearch(old_lines)
     for hunk in patch.hunks:
-        wanted = hunk.start - 1 if hunk.old else hunk.start
-        place = search.find(hunk.old, wanted + offset, at)
-        if search.steps > MOST_STEPS:
-            raise UnifiedDiffError(f"{name}: finding its hunks takes more than {MOST_STEPS} steps; make the patch anew")
-        if place is None:
-            raise UnifiedDiffError(f"{name}: the lines from {hunk.start} on are not there")
-        made += [*have[at:place], *hunk.new]
-        at, offset = place + len(hunk.old), place - wanted
-    return b"".join([*made, *have[at:]])
+        expected_at = hunk.start - 1 if hunk.old else hunk.start
+        found_at = search.find(hunk.old, expected_at + offset, position)
+        if search.steps > MAX_STEPS:
+            raise UnifiedDiffError(f"{name}: finding its hunks takes more than {MAX_STEPS} steps; make the patch again")
+        if found_at is None:
+            raise UnifiedDiffError(f"{name}: the lines from {hunk.start} on do not match the file")
+        new_lines += [*old_lines[position:found_at], *hunk.new]
+        position, offset = found_at + len(hunk.old), found_at - expected_at
+    return b"".join([*new_lines, *old_lines[position:]])
 
 
-def _starts(lines: Sequence[bytes]) -> Iterator[int]:
-    """Where each file's section begins; lines of hunks are counted, so that none of them is taken for a header."""
+def _section_starts(lines: Sequence[bytes]) -> Iterator[int]:
+    """Yield the index of each file's first line. Lines of hunks are counted, so that none is taken for a header."""
     index, in_git = 0, False
     while index < len(lines):
         line = lines[index]
@@ -115,17 +121,17 @@ def _starts(lines: Sequence[bytes]) -> Iterator[int]:
             index += 1
         elif match := _RANGE.match(line):
             in_git = False
-            index = _after_hunk(lines, index + 1, *_counts(match))
+            index = _hunk_end(lines, index + 1, *_line_counts(match))
             continue
         index += 1
 
 
-def _counts(match: re.Match[bytes]) -> tuple[int, int]:
+def _line_counts(match: re.Match[bytes]) -> tuple[int, int]:
     return int(match[2] or 1) if match[2] != b"0" else 0, int(match[4] or 1) if match[4] != b"0" else 0
 
 
-def _after_hunk(lines: Sequence[bytes], index: int, old: int, new: int) -> int:
-    while index < len(lines) and (old > 0 or new > 0 or lines[index].startswith(_CUT)):
+def _hunk_end(lines: Sequence[bytes], index: int, old: int, new: int) -> int:
+    while index < len(lines) and (old > 0 or new > 0 or lines[index].startswith(_NO_NEWLINE)):
         sign = lines[index][:1]
         if sign not in (b" ", b"+", b"-", b"\\", b"", b"\r"):
             break
@@ -136,8 +142,8 @@ def _after_hunk(lines: Sequence[bytes], index: int, old: int, new: int) -> int:
     return index
 
 
-def _file(lines: Sequence[bytes]) -> FilePatch:
-    named: dict[bytes, bytes] = {}
+def _parse_file(lines: Sequence[bytes]) -> FilePatch:
+    headers: dict[bytes, bytes] = {}
     names: list[str | None] = []
     hunks: list[DiffHunk] = []
     modes: set[bytes] = set()
@@ -146,15 +152,15 @@ def _file(lines: Sequence[bytes]) -> FilePatch:
     while index < len(lines):
         line = lines[index]
         if line.startswith(b"--- ") and lines[index + 1 : index + 2] and lines[index + 1].startswith(b"+++ "):
-            names = [_side(line[4:], b"a/"), _side(lines[index + 1][4:], b"b/")]
+            names = [_header_path(line[4:], b"a/"), _header_path(lines[index + 1][4:], b"b/")]
             index += 2
         elif match := _RANGE.match(line):
-            old, new = _counts(match)
-            end = _after_hunk(lines, index + 1, old, new)
-            hunks.append(_hunk(int(match[1]), lines[index + 1 : end], old, new))
+            old, new = _line_counts(match)
+            end = _hunk_end(lines, index + 1, old, new)
+            hunks.append(_parse_hunk(int(match[1]), lines[index + 1 : end], old, new))
             index = end
         elif line == b"GIT binary patch":
-            content, index = _binary(lines, index + 1)
+            content, index = _parse_binary(lines, index + 1)
             hollow = content is None
             break
         elif line.startswith(b"Binary files "):
@@ -163,51 +169,53 @@ def _file(lines: Sequence[bytes]) -> FilePatch:
         else:
             if match := _MODE.fullmatch(line):
                 modes.add(match[1])
-            for prefix in _EXTENDED:
+            for prefix in _HEADER_PREFIXES:
                 if line.startswith(prefix):
-                    named.setdefault(prefix, line.removeprefix(prefix).rstrip(b"\r"))
+                    headers.setdefault(prefix, line.removeprefix(prefix).rstrip(b"\r"))
             index += 1
-    old_name, new_name = names or _names_of_header(lines[0], named)
-    moved = _moved(named)
-    if moved and [old_name, new_name] != moved:
-        raise UnifiedDiffError(f"{moved[0]} is to become {moved[1]}, and the lines are of {old_name} and {new_name}")
-    for kind, what in _NO_FILES.items():
+    old_name, new_name = names or _header_names(lines[0], headers)
+    renamed = _renamed(headers)
+    if renamed and [old_name, new_name] != renamed:
+        raise UnifiedDiffError(
+            f"{renamed[0]} is renamed to {renamed[1]}, but the hunks are of {old_name} and {new_name}"
+        )
+    for kind, description in _UNSUPPORTED_MODES.items():
         if kind in modes:
-            raise UnifiedDiffError(f"{new_name or old_name} is {what}, and no file that lines are of")
-    mode = named.get(b"new file mode ") or named.get(b"new mode ")
+            raise UnifiedDiffError(f"{new_name or old_name} is {description}, not a regular file")
+    mode = headers.get(b"new file mode ") or headers.get(b"new mode ")
     executable = None if mode is None else mode == b"100755"
     return FilePatch(old_name, new_name, tuple(hunks), content, hollow, executable)
 
 
-def _names_of_header(line: bytes, named: dict[bytes, bytes]) -> list[str | None]:
-    """Of a section without hunks: a rename, a mode, an empty file or a binary one."""
-    if moved := _moved(named):
-        return moved
-    both = line.removeprefix(b"diff --git ").rstrip(b"\r")
-    if both.startswith(b'"'):
-        match = _QUOTED.match(both)
-        halves = (match[0], both[match.end() + 1 :]) if match else (b"", b"")
+def _header_names(line: bytes, headers: dict[bytes, bytes]) -> list[str | None]:
+    """Return the old and the new path of a section without hunks: a rename, a mode, an empty or a binary file."""
+    if renamed := _renamed(headers):
+        return renamed
+    names = line.removeprefix(b"diff --git ").rstrip(b"\r")
+    if names.startswith(b'"'):
+        match = _QUOTED.match(names)
+        halves = (match[0], names[match.end() + 1 :]) if match else (b"", b"")
     else:
-        half = len(both) // 2
-        halves = (both[:half], both[half + 1 :])
-    one, other = _side(halves[0], b"a/"), _side(halves[1], b"b/")
-    if one != other or one is None:
-        raise UnifiedDiffError(f"{both[:100]!r}: the two names are not told apart")
-    return [None if b"new file mode " in named else one, None if b"deleted file mode " in named else other]
+        middle = len(names) // 2
+        halves = (names[:middle], names[middle + 1 :])
+    old_name, new_name = _header_path(halves[0], b"a/"), _header_path(halves[1], b"b/")
+    if old_name != new_name or old_name is None:
+        raise UnifiedDiffError(f"{names[:100]!r}: the two names cannot be separated")
+    return [None if b"new file mode " in headers else old_name, None if b"deleted file mode " in headers else new_name]
 
 
-def _moved(named: dict[bytes, bytes]) -> list[str | None]:
-    """From where and to where a file is renamed or copied; empty where it is neither."""
-    for how in (b"rename", b"copy"):
-        if how + b" from " in named or how + b" to " in named:
-            return [_path(_unquote(named.get(how + end, b""))) for end in (b" from ", b" to ")]
+def _renamed(headers: dict[bytes, bytes]) -> list[str | None]:
+    """Return the old and the new path of a rename or a copy; empty if it is neither."""
+    for verb in (b"rename", b"copy"):
+        if verb + b" from " in headers or verb + b" to " in headers:
+            return [_checked_path(_unquote(headers.get(verb + end, b""))) for end in (b" from ", b" to ")]
     return []
 
 
-def _side(name: bytes, prefix: bytes) -> str | None:
+def _header_path(name: bytes, prefix: bytes) -> str | None:
     quoted = _QUOTED.match(name)
     name = _unquote(quoted[0] if quoted else name.rstrip(b"\r").split(b"\t", 1)[0])
-    return None if name == b"/dev/null" else _path(name.removeprefix(prefix))
+    return None if name == b"/dev/null" else _checked_path(name.removeprefix(prefix))
 
 
 def _unquote(name: bytes) -> bytes:
@@ -221,12 +229,12 @@ def _unquote(name: bytes) -> bytes:
     return _ESCAPE.sub(plain, name[1:-1])
 
 
-def _path(name: bytes) -> str:
-    """Raises PatchError for what is no path below the directory that the patch is for, or is git's own."""
+def _checked_path(name: bytes) -> str:
+    """Return a path below the patch's directory, outside ``.git``. Raises UnifiedDiffError."""
     try:
         path = name.decode()
     except UnicodeDecodeError:
-        raise UnifiedDiffError(f"{name[:100]!r} is no name in UTF-8") from None
+        raise UnifiedDiffError(f"{name[:100]!r} is not a name in UTF-8") from None
     parts = path.split("/")
     if "\0" in path or any(part in ("", ".", "..") or part.lower() == ".git" for part in parts):
         raise UnifiedDiffError(f"{path[:100]!r} is not a path inside the repository")
@@ -235,96 +243,101 @@ def _path(name: bytes) -> str:
     return path
 
 
-def _hunk(start: int, lines: Sequence[bytes], old_count: int, new_count: int) -> DiffHunk:
+def _parse_hunk(start: int, lines: Sequence[bytes], old_count: int, new_count: int) -> DiffHunk:
     old: list[bytes] = []
     new: list[bytes] = []
-    last: list[list[bytes]] = []
+    sides: list[list[bytes]] = []
     for line in lines:
         sign, rest = line[:1], line[1:] + b"\n"
         if sign == b"\\":
-            for side in last:
+            for side in sides:
                 side[-1] = side[-1].removesuffix(b"\n")
             continue
-        if sign not in (b" ", b"+", b"-"):  # an empty line of context whose blank was cut off
+        if sign not in (b" ", b"+", b"-"):  # an empty context line without its leading blank
             rest = line + b"\n"
-        last = [old] if sign == b"-" else [new] if sign == b"+" else [old, new]
-        for side in last:
+        sides = [old] if sign == b"-" else [new] if sign == b"+" else [old, new]
+        for side in sides:
             side.append(rest)
     if (len(old), len(new)) != (old_count, new_count):
-        raise UnifiedDiffError(f"a hunk of {old_count} old and {new_count} new lines breaks off")
+        raise UnifiedDiffError(f"a hunk of {old_count} old and {new_count} new lines is incomplete")
     return DiffHunk(start, tuple(old), tuple(new))
 
 
-def _binary(lines: Sequence[bytes], index: int) -> tuple[bytes | None, int]:
-    """The content that a literal brings; None of a delta, which needs the old one."""
+def _parse_binary(lines: Sequence[bytes], index: int) -> tuple[bytes | None, int]:
+    """Return the content of a literal, and the index behind it.
+
+    The content of a delta is None, because it needs the old content.
+    """
     match = _LITERAL.fullmatch(lines[index].rstrip(b"\r")) if index < len(lines) else None
     if match is None:
         return None, len(lines)
     size = int(match[1])
     if size > MAX_BYTES:
-        raise UnifiedDiffError(f"a binary file of {size} bytes is not taken")
-    packed = bytearray()
+        raise UnifiedDiffError(f"a binary file of {size} bytes is larger than the limit")
+    compressed = bytearray()
     for line in lines[index + 1 :]:
         if not line.strip():
             break
         try:
-            packed += base64.b85decode(line.rstrip(b"\r")[1:])[: _length(line[0])]
+            compressed += base64.b85decode(line.rstrip(b"\r")[1:])[: _decoded_length(line[0])]
         except ValueError:
             raise UnifiedDiffError("a binary file is not encoded as git does") from None
     try:
-        content = zlib.decompressobj().decompress(bytes(packed), size + 1)
+        content = zlib.decompressobj().decompress(bytes(compressed), size + 1)
     except zlib.error as error:
         raise UnifiedDiffError(f"a binary file cannot be unpacked: {error}") from None
     if len(content) != size:
-        raise UnifiedDiffError(f"a binary file is not of {size} bytes, as the patch says")
+        raise UnifiedDiffError(f"a binary file does not have the {size} bytes that the patch declares")
     return content, len(lines)
 
 
-def _length(letter: int) -> int:
+def _decoded_length(letter: int) -> int:
     return letter - 64 if letter <= 90 else letter - 70
 
 
-def _lines(content: bytes) -> list[bytes]:
-    """Split at line feeds alone."""
+def _split_lines(content: bytes) -> list[bytes]:
+    """Split at line feeds only."""
     lines = [line + b"\n" for line in content.split(b"\n")]
     lines[-1] = lines[-1].removesuffix(b"\n")
     return lines if lines[-1] else lines[:-1]
 
 
-class _Search:
-    """Finds the lines of hunks in a file. One line repeated, in the file and in the patch, would take minutes."""
+class _HunkSearch:
+    """A search for hunks in a file, with a limit: one line repeated in file and patch would take minutes."""
 
-    def __init__(self, have: Sequence[bytes]) -> None:
+    def __init__(self, lines: Sequence[bytes]) -> None:
         self.steps = 0
-        self._have = have
+        self._lines = lines
 
-    def find(self, old: Sequence[bytes], wanted: int, least: int) -> int | None:
-        """Where ``old`` stands at or after ``least``, the nearest to ``wanted``; None if it does not, or if there were
-        more than MOST_STEPS."""
-        have = self._have
+    def find(self, old: Sequence[bytes], expected_at: int, minimum: int) -> int | None:
+        """Return the position of ``old`` nearest to ``expected_at``, not before ``minimum``.
+
+        None if there is none, or after MAX_STEPS.
+        """
+        lines = self._lines
         if not old:
-            return min(max(wanted, least), len(have))
-        last = len(have) - len(old)
+            return min(max(expected_at, minimum), len(lines))
+        maximum = len(lines) - len(old)
         pattern = list(old)
-        for place in _outward(wanted, least, last):
+        for position in _outward(expected_at, minimum, maximum):
             self.steps += 1
-            if have[place] == pattern[0] and have[place + len(old) - 1] == pattern[-1]:
+            if lines[position] == pattern[0] and lines[position + len(old) - 1] == pattern[-1]:
                 self.steps += len(old)
-                if have[place : place + len(old)] == pattern:
-                    return place
-            if self.steps > MOST_STEPS:
+                if lines[position : position + len(old)] == pattern:
+                    return position
+            if self.steps > MAX_STEPS:
                 return None
         return None
 
 
-def _outward(wanted: int, least: int, last: int) -> Iterator[int]:
-    """The numbers from ``least`` to ``last``, the nearest to ``wanted`` first; of two, the smaller."""
-    if last < least:
+def _outward(center: int, minimum: int, maximum: int) -> Iterator[int]:
+    """Yield the numbers from ``minimum`` to ``maximum``, the nearest to ``center`` first, and the smaller of two."""
+    if maximum < minimum:
         return
-    lower = min(max(wanted, least), last)
+    lower = min(max(center, minimum), maximum)
     upper = lower + 1
-    while lower >= least or upper <= last:
-        if upper > last or (lower >= least and abs(lower - wanted) <= abs(upper - wanted)):
+    while lower >= minimum or upper <= maximum:
+        if upper > maximum or (lower >= minimum and abs(lower - center) <= abs(upper - center)):
             yield lower
             lower -= 1
         else:

@@ -1,1 +1,1 @@
-"""Control groups of sandboxes, in either version."""
+"""Cgroups of sandboxes, version 1 and 2."""

@@ -1,6 +1,7 @@
-"""The control groups of an owner's sandboxes, in either version: made by the OCI runtime, looked after here.
+"""The cgroups of an owner's sandboxes, version 1 or 2. The OCI runtime creates them; this module freezes
+and removes them.
 
-An owner's lie below one group that names it, so that whoever buries it finds them.
+All cgroups of an owner are below one cgroup that carries the owner's name, so that a reaper can find them.
 """
 
 import asyncio
@@ -20,92 +21,93 @@ CONTROLLERS = frozenset(
     {"blkio", "cpu", "cpuacct", "cpuset", "debug", "devices", "freezer", "hugetlb", "memory", "misc", "net_cls"}
     | {"net_prio", "perf_event", "pids", "rdma"}
 )
-WANTED = ("cpu", "memory", "pids", "devices", "freezer")
-"""The controllers of version 1 that limit or hold a sandbox. Each further one would cost its start some 0.3 ms, and
-cpuset, which looks at all its groups at each start, more with each sandbox that lives. crun does without the others,
-runc does not."""
+NEEDED_CONTROLLERS = ("cpu", "memory", "pids", "devices", "freezer")
+"""Version 1 controllers that a sandbox needs. Each further one would add about 0.3 ms to a start, and cpuset adds time
+for each living sandbox because it scans all its cgroups at each start. crun can omit the others; runc cannot."""
 
-BESIDE = "cgroup2"
+UNIFIED_BESIDE_V1 = "cgroup2"
 
-LIST = "cgroup.procs"
-"""Of a group's processes."""
+PROCS_FILE = "cgroup.procs"
+"""File with the process ids of a cgroup."""
 
-SOCKETS_LIMIT = "memory.kmem.tcp.limit_in_bytes"
-"""Of all sockets, whatever its name says."""
+SOCKET_LIMIT_FILE = "memory.kmem.tcp.limit_in_bytes"
+"""Limit of all sockets, not only TCP."""
 
-GONE_S = 10.0
+REMOVE_TIMEOUT_S = 10.0
 FREEZE_S = 10.0
 RETRY_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchies:
-    """``places``: controller → where it is mounted; version 2 has one, under the name ``""``. Beside version 1 it
-    limits nothing and is named ``BESIDE``: runc makes groups there too."""
+    """Mounted cgroup hierarchies. ``mounts``: controller → mount point; version 2 has one, under the name ``""``.
 
-    places: dict[str, Path]
+    A version 2 hierarchy beside version 1 is named ``UNIFIED_BESIDE_V1``: it limits nothing, but runc uses it.
+    """
+
+    mounts: dict[str, Path]
 
     @property
     def unified(self) -> bool:
-        return "" in self.places
+        return "" in self.mounts
 
-    def narrowed(self) -> "Hierarchies":
-        """Those that a sandbox wants."""
-        return (
-            self if self.unified else Hierarchies({name: self.places[name] for name in WANTED if name in self.places})
-        )
+    def needed(self) -> "Hierarchies":
+        """Return only the hierarchies that a sandbox needs."""
+        if self.unified:
+            return self
+        return Hierarchies({name: self.mounts[name] for name in NEEDED_CONTROLLERS if name in self.mounts})
 
     @property
     def roots(self) -> list[Path]:
-        """Where they are mounted, each once."""
-        return sorted(set(self.places.values()))
+        """Return each mount point once."""
+        return sorted(set(self.mounts.values()))
 
 
 def find_hierarchies(mountinfo: str | None = None) -> Hierarchies:
-    """Read from ``mountinfo`` as proc_pid_mountinfo(5) has it, by default this process's own."""
+    """Parse ``mountinfo``, the text of proc_pid_mountinfo(5). None: read this process's own."""
     text = Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo
-    places: dict[str, Path] = {}
+    mounts: dict[str, Path] = {}
     unified: list[Path] = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
-        where, (kind, _, options) = Path(before.split()[4]), after.split()[:3]
+        mount, (kind, _, options) = Path(before.split()[4]), after.split()[:3]
         if kind == "cgroup2":
-            unified.append(where)
+            unified.append(mount)
         elif kind == "cgroup":
-            places |= {name: where for name in options.split(",") if name in CONTROLLERS or name.startswith("name=")}
+            mounts |= {name: mount for name in options.split(",") if name in CONTROLLERS or name.startswith("name=")}
     if unified:
-        places[BESIDE if places else ""] = unified[0]
-    return Hierarchies(places)
+        mounts[UNIFIED_BESIDE_V1 if mounts else ""] = unified[0]
+    return Hierarchies(mounts)
 
 
 def memory_group(pid: int) -> Path | None:
-    """Where the memory of a process is limited; None where that is not to be seen."""
-    places = find_hierarchies().places
+    """Return the cgroup that limits the memory of a process, or None if it cannot be read."""
+    mounts = find_hierarchies().mounts
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
             _, controllers, group = line.split(":", 2)
-            if controller := {"", "memory"} & set(controllers.split(",")) & places.keys():
-                return places[controller.pop()] / group.lstrip("/")
+            if controller := {"", "memory"} & set(controllers.split(",")) & mounts.keys():
+                return mounts[controller.pop()] / group.lstrip("/")
     return None
 
 
-def limit_sockets(group: Path, at_most: int) -> None:
-    """As ``Cgroups.limit_sockets``. Where we may not, there is no such limit."""
-    limit = group / SOCKETS_LIMIT
+def limit_sockets(group: Path, limit_bytes: int) -> None:
+    """Limit the socket memory of ``group`` in bytes (version 1). Without write permission nothing is limited."""
+    limit = group / SOCKET_LIMIT_FILE
     with contextlib.suppress(OSError):
         if limit.exists():
-            limit.write_text(str(at_most))
+            limit.write_text(str(limit_bytes))
 
 
 class Cgroups:
-    """The groups below one owner's. Calls on a group that is not there do nothing."""
+    """The cgroups below the cgroup of one owner. Calls on a missing cgroup do nothing."""
 
     def __init__(self, hierarchies: Hierarchies, group: str) -> None:
         self._hierarchies = hierarchies
         self._group = group
         self._roots = [f"{root}/{group}" for root in hierarchies.roots]
-        self._standing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._emptied = DeferredRemoval(self._try_remove)
+        self._freeze_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._deferred = DeferredRemoval(self._try_remove)
 
     @property
     def unified(self) -> bool:
@@ -113,41 +115,41 @@ class Cgroups:
 
     @property
     def limits_swap(self) -> bool:
-        """Whether the kernel counts swap, so that memory cannot be had there instead."""
+        """Return True if the kernel limits swap too, so that a sandbox cannot use it in place of memory."""
         if self.unified:
             return Path("/proc/swaps").read_text().count("\n") > 1
-        return (self._hierarchies.places["memory"] / "memory.memsw.limit_in_bytes").exists()
+        return (self._hierarchies.mounts["memory"] / "memory.memsw.limit_in_bytes").exists()
 
     def path_in_config(self, name: str) -> str:
         return f"/{self._group}/{name}"
 
     @contextlib.asynccontextmanager
     async def starting(self, name: str) -> AsyncIterator[None]:
-        """A sandbox is started in the block, and what was ``let_go`` waits for its end."""
-        if name in self._emptied.names:
+        """Start a sandbox inside the block. Deferred removals wait until it ends."""
+        if name in self._deferred.names:
             await self.remove(name)
-        with self._emptied.undisturbed():
+        with self._deferred.paused():
             yield
 
     def names(self) -> set[str]:
-        """Of the sandboxes that have a group; those that were ``let_go`` have none."""
+        """Return the names of sandboxes that have a cgroup, without those that wait for removal."""
         found: set[str] = set()
         for root in self._roots:
             with contextlib.suppress(FileNotFoundError):
                 found |= {entry.name for entry in os.scandir(root) if entry.is_dir()}
-        return found - self._emptied.names
+        return found - self._deferred.names
 
     def holds(self, name: str, pid: int) -> bool:
-        return any(str(pid) in self._read_at(f"{root}/{name}/{LIST}").split() for root in self._roots)
+        return any(str(pid) in self._read_at(f"{root}/{name}/{PROCS_FILE}").split() for root in self._roots)
 
     def memory_group(self, name: str) -> Path:
-        """Where its memory is limited."""
-        return self._hierarchies.places["" if self.unified else "memory"] / self._group / name
+        """Return the directory that limits the memory of sandbox ``name``."""
+        return self._hierarchies.mounts["" if self.unified else "memory"] / self._group / name
 
-    def limit_sockets(self, name: str, at_most: int) -> None:
-        """Version 2 counts what waits in them as memory."""
+    def limit_sockets(self, name: str, limit_bytes: int) -> None:
+        """Limit socket memory in version 1, which does not count it as memory; version 2 does."""
         if not self.unified:
-            self._write("memory", name, SOCKETS_LIMIT, str(at_most))
+            self._write("memory", name, SOCKET_LIMIT_FILE, str(limit_bytes))
 
     def memory_bytes(self, name: str) -> int:
         file = "memory.current" if self.unified else "memory.usage_in_bytes"
@@ -159,12 +161,12 @@ class Cgroups:
         return self._read("freezer", name, "freezer.state").strip() == "FROZEN"
 
     async def freeze(self, name: str) -> None:
-        """No process in it runs when this returns."""
+        """Freeze the cgroup. Return when no process in it runs."""
         if self.unified:
             self._write("freezer", name, "cgroup.freeze", "1")
         else:
             self._write("freezer", name, "freezer.state", "FROZEN")
-        while not self.is_frozen(name) and name in self.names():  # noqa: ASYNC110 - the kernel tells nobody
+        while not self.is_frozen(name) and name in self.names():  # noqa: ASYNC110 - the kernel sends no event
             await asyncio.sleep(RETRY_S)
 
     def thaw(self, name: str) -> None:
@@ -174,43 +176,43 @@ class Cgroups:
             self._write("freezer", name, "freezer.state", "THAWED")
 
     @contextlib.asynccontextmanager
-    async def standstill(self, name: str) -> AsyncIterator[None]:
-        """No process in it runs during the block. Raises SnapshotError where one did all the same."""
-        one_at_a_time = self._standing.setdefault(name, asyncio.Lock())
-        async with one_at_a_time:
+    async def frozen(self, name: str) -> AsyncIterator[None]:
+        """Freeze the cgroup during the block. Raises SnapshotError if a process ran in it nevertheless."""
+        lock = self._freeze_locks.setdefault(name, asyncio.Lock())
+        async with lock:
             try:
-                await self._freeze_in_time(name)
+                await self._freeze_with_timeout(name)
                 yield
                 if not self.is_frozen(name):
-                    raise SnapshotError("it was woken, or removed, while its files were copied")
+                    raise SnapshotError(f"snapshot of {name}: the sandbox was thawed or removed during the copy; retry")
             finally:
                 self.thaw(name)
 
-    async def _freeze_in_time(self, name: str) -> None:
+    async def _freeze_with_timeout(self, name: str) -> None:
         try:
             async with asyncio.timeout(FREEZE_S):
                 await self.freeze(name)
         except TimeoutError:
-            raise SnapshotError(f"its processes did not stand still within {FREEZE_S:g} s") from None
+            raise SnapshotError(f"snapshot of {name}: processes did not freeze in {FREEZE_S:g} s; retry") from None
 
     async def remove(self, name: str) -> None:
-        """Every process in it dies, and it goes. What will not within ``GONE_S`` is left for the reaper."""
-        self._emptied.forget(name)
-        await self._until(self._try_remove, name)
+        """Kill all processes and remove the cgroup. After ``REMOVE_TIMEOUT_S`` it is left to the reaper."""
+        self._deferred.forget(name)
+        await self._kill_until(self._try_remove, name)
 
-    async def let_go(self, name: str) -> None:
-        """Every process in it dies, and it goes before long: between two starts, where it need not go at once."""
-        if self._emptied.has_room:
-            if not await self._until(self._is_empty, name):
+    async def remove_later(self, name: str) -> None:
+        """Kill all processes and remove the cgroup later, when no sandbox is starting."""
+        if self._deferred.has_room:
+            if not await self._kill_until(self._is_empty, name):
                 return
-            if self._emptied.has_room:  # still
-                self._emptied.add(name)
+            if self._deferred.has_room:  # other tasks ran meanwhile
+                self._deferred.add(name)
                 return
         await self.remove(name)
 
-    async def _until(self, done: Callable[[str], bool], name: str) -> bool:
+    async def _kill_until(self, done: Callable[[str], bool], name: str) -> bool:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GONE_S):
+            async with asyncio.timeout(REMOVE_TIMEOUT_S):
                 while not done(name):
                     self._kill(name)
                     await asyncio.sleep(RETRY_S)
@@ -218,9 +220,9 @@ class Cgroups:
         return False
 
     async def remove_group(self) -> None:
-        """The owner's own, once no sandbox has one."""
-        await asyncio.gather(*map(self.remove, self._emptied.names))
-        await self._emptied.stop()
+        """Remove the owner's own cgroup, after those of its sandboxes."""
+        await asyncio.gather(*map(self.remove, self._deferred.names))
+        await self._deferred.stop()
         for root in self._roots:
             with contextlib.suppress(OSError):
                 os.rmdir(root)
@@ -239,11 +241,11 @@ class Cgroups:
     def _is_empty(self, name: str) -> bool:
         for root in self._roots:
             try:
-                if read_small_file(f"{root}/{name}/{LIST}"):
+                if read_small_file(f"{root}/{name}/{PROCS_FILE}"):
                     return False
-            except FileNotFoundError:  # it has none here
+            except FileNotFoundError:  # no cgroup in this hierarchy
                 continue
-            except OSError:  # it is going, or nobody can tell just now
+            except OSError:  # it is being removed, or cannot be read now
                 return False
         return True
 
@@ -251,28 +253,28 @@ class Cgroups:
         if self.unified:
             self._write("", name, "cgroup.kill", "1")
             return
-        self.thaw(name)  # the frozen do not die
+        self.thaw(name)  # frozen processes do not die in version 1
         for root in self._roots:
-            for pid in self._read_at(f"{root}/{name}/{LIST}").split():
+            for pid in self._read_at(f"{root}/{name}/{PROCS_FILE}").split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
 
-    def _place(self, controller: str) -> Path | None:
-        places = self._hierarchies.places
-        return places.get("" if self.unified else controller)
+    def _mount(self, controller: str) -> Path | None:
+        mounts = self._hierarchies.mounts
+        return mounts.get("" if self.unified else controller)
 
     def _read(self, controller: str, name: str, file: str) -> str:
-        place = self._place(controller)
-        return "" if place is None else self._read_at(place / self._group / name / file)
+        mount = self._mount(controller)
+        return "" if mount is None else self._read_at(mount / self._group / name / file)
 
     def _read_at(self, path: str | Path) -> str:
         try:
             return read_small_file(path)
-        except OSError:  # it is gone, or going
+        except OSError:  # the cgroup is removed, or is being removed
             return ""
 
     def _write(self, controller: str, name: str, file: str, value: str) -> None:
-        place = self._place(controller)
-        if place is not None:
-            with contextlib.suppress(OSError):  # it is gone, or going
-                write_small_file(place / self._group / name / file, value)
+        mount = self._mount(controller)
+        if mount is not None:
+            with contextlib.suppress(OSError):  # the cgroup is removed, or is being removed
+                write_small_file(mount / self._group / name / file, value)

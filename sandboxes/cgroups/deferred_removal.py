@@ -1,7 +1,7 @@
-"""Control groups that nothing is in any more, taken away between the starts of sandboxes and not amid one.
+"""Remove empty cgroups while no sandbox is starting.
 
-Where a group of memory goes, the kernel holds the lock of all groups while it looks through every mount of the machine
-for what is counted there: beside a thousand sandboxes 3.5 ms, for which a start would wait.
+Removal of a memory cgroup holds the global cgroup lock while the kernel searches every mount of the machine: 3.5 ms
+beside a thousand sandboxes, for which a start would wait.
 """
 
 import asyncio
@@ -10,27 +10,29 @@ from contextlib import contextmanager
 
 from sandboxes.cancellation import cancel_all
 
-MOST = 128
-"""With so many waiting, what goes next goes at once: who starts and ends more without a pause waits for it."""
+MAX_WAITING = 128
+"""Maximum number of waiting cgroups; a further one is removed at once."""
 
-PAUSE_S = 0.02
-"""So long no start has begun when one goes: most come in a row."""
+QUIET_S = 0.02
+"""A cgroup is removed only if no sandbox was started for this time, because starts come in bursts."""
 
-TRIES = 100
+MAX_TRIES = 100
 
 
 class DeferredRemoval:
-    """``take_away`` blocks; False where what has that name cannot go yet. What could not so many times as ``TRIES``
-    says is none of ``names`` any more, so that the reaper sees it."""
+    """A queue of cgroups to remove. ``try_remove`` blocks, and returns False if the cgroup cannot be removed yet.
 
-    def __init__(self, take_away: Callable[[str], bool]) -> None:
-        self._take_away = take_away
+    After ``MAX_TRIES`` failures a cgroup leaves ``names``, so that the reaper sees it.
+    """
+
+    def __init__(self, try_remove: Callable[[str], bool]) -> None:
+        self._try_remove = try_remove
         self._names: dict[str, int] = {}
-        """How often each may still be tried."""
-        self._starts = self._begun = 0
+        """Name → remaining tries."""
+        self._starts = self._start_count = 0
         self._no_start = asyncio.Event()
         self._no_start.set()
-        self._sweep: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def names(self) -> frozenset[str]:
@@ -38,21 +40,21 @@ class DeferredRemoval:
 
     @property
     def has_room(self) -> bool:
-        return len(self._names) < MOST
+        return len(self._names) < MAX_WAITING
 
     def add(self, name: str) -> None:
-        self._names[name] = TRIES
-        if self._sweep is None or self._sweep.done():
-            self._sweep = asyncio.create_task(self._go_on())
+        self._names[name] = MAX_TRIES
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
 
     def forget(self, name: str) -> None:
         self._names.pop(name, None)
 
     @contextmanager
-    def undisturbed(self) -> Iterator[None]:
-        """Nothing goes in this block."""
+    def paused(self) -> Iterator[None]:
+        """Remove nothing inside the block."""
         self._starts += 1
-        self._begun += 1
+        self._start_count += 1
         self._no_start.clear()
         try:
             yield
@@ -62,22 +64,22 @@ class DeferredRemoval:
                 self._no_start.set()
 
     async def stop(self) -> None:
-        """Nothing goes any more, until something is added."""
-        if self._sweep is not None:
-            await cancel_all([self._sweep])
+        """Stop removing until the next ``add``."""
+        if self._task is not None:
+            await cancel_all([self._task])
 
-    async def _go_on(self) -> None:
+    async def _run(self) -> None:
         while self._names:
             await self._no_start.wait()
-            begun = self._begun
-            await asyncio.sleep(PAUSE_S)
-            if self._begun == begun and self._names:
+            start_count = self._start_count
+            await asyncio.sleep(QUIET_S)
+            if self._start_count == start_count and self._names:
                 name = next(iter(self._names))
-                gone = await asyncio.to_thread(self._take, name)
+                removed = await asyncio.to_thread(self._remove_if_quiet, name)
                 tries_left = self._names.pop(name, 1) - 1
-                if not gone and tries_left:
-                    self._names[name] = tries_left  # behind all others
+                if not removed and tries_left:
+                    self._names[name] = tries_left  # at the end of the queue
 
-    def _take(self, name: str) -> bool:
-        """In a thread that may have come late, when a start has begun or the name is another's."""
-        return self._no_start.is_set() and name in self._names and self._take_away(name)
+    def _remove_if_quiet(self, name: str) -> bool:
+        """Remove ``name``, in a thread. Do nothing if a sandbox is starting, or the name is used again."""
+        return self._no_start.is_set() and name in self._names and self._try_remove(name)

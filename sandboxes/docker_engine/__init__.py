@@ -1,1 +1,1 @@
-"""The HTTP interface of the Docker Engine, as much of it as sandboxes and images need."""
+"""A client for the HTTP API of the Docker Engine."""

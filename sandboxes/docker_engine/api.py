@@ -1,7 +1,7 @@
-"""The Docker Engine's HTTP interface, as much of it as sandboxes need, without blocking the event loop.
+"""An asyncio client for the part of the Docker Engine's HTTP API that sandboxes need.
 
-A sandbox costs the daemon four requests: image, create, start, inspect. The Docker SDK is synchronous, so that each
-would hold a thread and could not be cancelled; over its socket the interface is plain HTTP with JSON.
+A sandbox costs the daemon four requests: image, create, start, inspect. The Docker SDK is synchronous: each request
+would hold a thread and could not be cancelled.
 """
 
 import asyncio
@@ -25,22 +25,24 @@ REQUEST_TIMEOUT_S = 120.0
 PULL_SILENCE_S = 300.0
 CONNECTIONS = 16
 MESSAGE_MAX = 500
-"""Characters of the daemon's words; it quotes paths, which are the sandboxes' to choose."""
+"""Maximum characters of a daemon's error message, which can quote paths that a sandbox has chosen."""
 
 
 class EngineError(SandboxError):
-    """The daemon refused: its HTTP status and its words."""
+    """The daemon refused a request. ``status``: the HTTP status. ``message``: the daemon's error text."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"Docker: {message} ({status})")
+        super().__init__(f"Docker refused a request: {message} (HTTP {status})")
         self.status = status
         self.message = message
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """``user`` as a Dockerfile has it. ``layers``: where the daemon keeps them, topmost first; none where it keeps no
-    directories. ``volumes``: what the daemon keeps outside of a container's own files."""
+    """An image. ``user``: as in a Dockerfile. ``layers``: directories, topmost first; empty if the driver has none.
+
+    ``volumes``: paths that the daemon stores outside of a container's own files.
+    """
 
     id: str
     workdir: str
@@ -52,9 +54,9 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """``pid`` is the init process as this machine numbers it, 0 when it does not run.
+    """The state of a container. ``pid``: the init process in this machine's PID namespace, 0 if it does not run.
 
-    ``out_of_memory``: some process of it was killed for want of memory, not necessarily the first and last.
+    ``out_of_memory``: an OOM kill hit some process of the container, not necessarily the init process.
     """
 
     pid: int
@@ -74,7 +76,7 @@ class ListedContainer:
 
 @dataclass(frozen=True, slots=True)
 class ListedImage:
-    """``names`` with their tags. ``parent``: the image that it was made of, empty where the daemon does not know."""
+    """``names``: with tags. ``parent``: id of the image that this one was built on, empty if the daemon has none."""
 
     id: str
     names: tuple[str, ...]
@@ -83,14 +85,14 @@ class ListedImage:
 
 
 class Engine:
-    """One daemon on this machine. Calls raise EngineError, or RuntimeUnavailable where it does not answer."""
+    """One daemon on this machine. Calls raise EngineError if it refuses, RuntimeUnavailable if it does not answer."""
 
     def __init__(self, host: str | None = None) -> None:
         self.host = host or DEFAULT_HOST
         if not self.host.startswith("unix://"):
             raise RuntimeUnavailable(
-                f"docker_host {self.host}: sandboxes share files with the daemon, which must be on this machine; "
-                "give unix:///path/to/docker.sock"
+                f"docker_host {self.host} is not local: sandboxes share files with the daemon, so it must run on this "
+                "machine; set docker_host to unix:///path/to/docker.sock"
             )
         self._socket = Path(self.host.removeprefix("unix://"))
         self._prefix = ""
@@ -105,77 +107,78 @@ class Engine:
         )
 
     async def connect(self) -> None:
-        """Find the daemon and agree on a version. Raises RuntimeUnavailable with the remedy."""
+        """Connect to the daemon and select its API version. Raises RuntimeUnavailable with the remedy."""
         explain_socket(self._socket)
         try:
             version = await self._request("GET", "/version")
             self._prefix = f"/v{version['ApiVersion']}"
         except (EngineError, KeyError, TypeError) as error:
-            raise RuntimeUnavailable(f"{self.host} is not a Docker Engine ({error}); set docker_host") from None
+            raise RuntimeUnavailable(f"{self.host} is not a Docker Engine: {error}; set docker_host") from None
 
     async def image(self, name: str) -> Image:
-        """What the name means now. Raises ImageError where there is no such image here."""
+        """Return the image that ``name`` points to now. Raises ImageError if it does not exist."""
         return await self._names.find(name)
 
     async def _image(self, name: str) -> Image:
         try:
-            found = await self._request("GET", f"/images/{name}/json")
+            details = await self._request("GET", f"/images/{name}/json")
         except EngineError as error:
             if error.status == 404:
-                raise ImageError(f"image {name} is not on this machine; build or pull it first") from None
+                raise ImageError(f"image {name} is not on this machine; build or pull it") from None
             raise
-        config = found.get("Config") or {}
+        config = details.get("Config") or {}
         return Image(
-            id=found["Id"],
+            id=details["Id"],
             workdir=config.get("WorkingDir") or "/",
             env=dict(item.split("=", 1) for item in config.get("Env") or () if "=" in item),
             user=config.get("User") or "",
-            layers=_layers(found.get("GraphDriver") or {}),
+            layers=_layers(details.get("GraphDriver") or {}),
             volumes=tuple(config.get("Volumes") or ()),
         )
 
     async def root(self) -> Path:
-        """Where the daemon keeps all that it has, as it says."""
+        """Return the daemon's data directory."""
         return Path((await self._request("GET", "/info"))["DockerRootDir"])
 
     async def oci_runtimes(self) -> tuple[str, ...]:
-        """Those that the daemon was told of, sorted."""
+        """Return the names of the daemon's registered OCI runtimes, sorted."""
         return tuple(sorted((await self._request("GET", "/info")).get("Runtimes") or ()))
 
     async def create(self, name: str, config: Mapping[str, Any]) -> str:
-        """The id of a new container."""
-        made = await self._request("POST", "/containers/create", params={"name": name}, body=config)
-        return str(made["Id"])
+        """Create a container. Return its id."""
+        answer = await self._request("POST", "/containers/create", params={"name": name}, body=config)
+        return str(answer["Id"])
 
     async def id_of(self, container: str) -> str:
         return str((await self._request("GET", f"/containers/{container}/json"))["Id"])
 
     async def labels(self, container: str) -> Mapping[str, str]:
-        found: Mapping[str, str] = (await self._request("GET", f"/containers/{container}/json"))["Config"]["Labels"]
-        return found
+        details = await self._request("GET", f"/containers/{container}/json")
+        labels: Mapping[str, str] = details["Config"]["Labels"]
+        return labels
 
     async def start(self, container: str) -> None:
         await self._request("POST", f"/containers/{container}/start")
 
     async def state(self, container: str) -> ContainerState | None:
-        """None where there is no such container."""
+        """Return the container's state, or None if it does not exist."""
         try:
-            found = (await self._request("GET", f"/containers/{container}/json"))["State"]
+            details = (await self._request("GET", f"/containers/{container}/json"))["State"]
         except EngineError as error:
             if error.status == 404:
                 return None
             raise
         return ContainerState(
-            pid=int(found["Pid"]),
-            running=bool(found["Running"]),
-            paused=bool(found["Paused"]),
-            out_of_memory=bool(found["OOMKilled"]),
-            exit_code=int(found["ExitCode"]),
-            error=str(found["Error"]),
+            pid=int(details["Pid"]),
+            running=bool(details["Running"]),
+            paused=bool(details["Paused"]),
+            out_of_memory=bool(details["OOMKilled"]),
+            exit_code=int(details["ExitCode"]),
+            error=str(details["Error"]),
         )
 
     async def until_stopped(self, container: str) -> None:
-        """Wait until it does not run, or is not there."""
+        """Wait until the container has stopped or does not exist."""
         try:
             await self._request("POST", f"/containers/{container}/wait", params={"condition": "not-running"})
         except EngineError as error:
@@ -183,15 +186,15 @@ class Engine:
                 raise
 
     async def event_times_ns(self, container: str, event: str, *, last_s: float) -> list[int]:
-        """When ``event`` (``oom``, ``die``, …) befell it in the last seconds; the daemon remembers only so many."""
+        """Return the times of ``event`` (``oom``, ``die``, …) in the last seconds. The daemon keeps only some."""
         now = time.time()
         filters = json.dumps({"container": [container], "event": [event]})
-        span = {"since": f"{now - last_s:.9f}", "until": f"{now:.9f}", "filters": filters}
-        answer = await self._send("GET", "/events", params=span)
+        params = {"since": f"{now - last_s:.9f}", "until": f"{now:.9f}", "filters": filters}
+        answer = await self._send("GET", "/events", params=params)
         return [int(json.loads(line)["timeNano"]) for line in answer.text.splitlines()]
 
     async def remove(self, container: str) -> bool:
-        """Kill it and remove it and its volumes; when this returns it is gone. False where there was none."""
+        """Kill a container, and remove it with its volumes. Return False if it did not exist."""
         try:
             await self._request("DELETE", f"/containers/{container}", params={"force": "1", "v": "1"})
         except EngineError as error:
@@ -199,24 +202,27 @@ class Engine:
                 return False
             if error.status == 409:
                 await self._until_removed(container)
-            elif await self._emptied(container):
+            elif await self._remove_written_files(container):
                 await self._request("DELETE", f"/containers/{container}", params={"force": "1", "v": "1"})
             else:
                 raise
         return True
 
-    async def _emptied(self, container: str) -> bool:
-        """Whether what it wrote could be removed in the daemon's stead, which holds a descriptor for each level of a
-        tree, and so keeps for ever what is deeper than it may have descriptors."""
-        found = await self._request("GET", f"/containers/{container}/json")
-        written = (found.get("GraphDriver") or {}).get("Data") or {}
+    async def _remove_written_files(self, container: str) -> bool:
+        """Remove a container's written files in place of the daemon. Return False if that is impossible.
+
+        The daemon holds a descriptor for each level of a tree, so it cannot remove a tree that is deeper than its
+        limit of open files.
+        """
+        details = await self._request("GET", f"/containers/{container}/json")
+        driver_data = (details.get("GraphDriver") or {}).get("Data") or {}
         with contextlib.suppress(KeyError, OSError):
-            await asyncio.to_thread(remove_tree, Path(written["UpperDir"]))
+            await asyncio.to_thread(remove_tree, Path(driver_data["UpperDir"]))
             return True
         return False
 
     async def remove_all(self, containers: Iterable[str]) -> int:
-        """How many there were. One that cannot be removed keeps none of the others; its error is raised at the end."""
+        """Remove all ``containers``. Return how many existed. The first error is raised after all were tried."""
         results = await asyncio.gather(*(self.remove(container) for container in containers), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -224,16 +230,16 @@ class Engine:
         return sum(bool(result) for result in results)
 
     async def containers(self, label: str) -> list[ListedContainer]:
-        """Every container, running or not, that carries ``label`` (``key`` or ``key=value``)."""
+        """Return every container, running or not, that has ``label`` (``key`` or ``key=value``)."""
         filters = json.dumps({"label": [label]})
-        found = await self._request("GET", "/containers/json", params={"all": "1", "filters": filters})
+        details = await self._request("GET", "/containers/json", params={"all": "1", "filters": filters})
         return [
             ListedContainer(
                 id=item["Id"],
                 names=tuple(name.removeprefix("/") for name in item["Names"] or ()),
                 labels=item["Labels"] or {},
             )
-            for item in found
+            for item in details
         ]
 
     async def pause(self, container: str) -> None:
@@ -243,25 +249,27 @@ class Engine:
         await self._request("POST", f"/containers/{container}/unpause")
 
     async def written_bytes(self, container: str) -> int | None:
-        """The sizes of all files that a container has changed, holes included; None if the daemon cannot say.
+        """Return the apparent size of all changed files (holes count), or None if the daemon does not report it.
 
-        Each file is looked at, however long that takes.
+        The daemon walks all files, however long that takes.
         """
-        found = await self._request("GET", f"/containers/{container}/json", params={"size": "1"}, timeout_s=None)
-        size = found.get("SizeRw")
+        details = await self._request("GET", f"/containers/{container}/json", params={"size": "1"}, timeout_s=None)
+        size = details.get("SizeRw")
         return int(size) if size is not None and int(size) >= 0 else None
 
     async def commit(self, container: str, repository: str, tag: str, labels: Mapping[str, str]) -> str:
-        """The id of an image made of a container, which the daemon pauses meanwhile. It cannot be stopped, so however
-        long that takes is waited for."""
+        """Make an image of a container, which is paused meanwhile. Return the image's id.
+
+        A commit cannot be stopped, so there is no time-out.
+        """
         params = {"container": container, "repo": repository, "tag": tag, "pause": "1"}
-        made = await self._request("POST", "/commit", params=params, body={"Labels": dict(labels)}, timeout_s=None)
-        return str(made["Id"])
+        answer = await self._request("POST", "/commit", params=params, body={"Labels": dict(labels)}, timeout_s=None)
+        return str(answer["Id"])
 
     async def images(self, label: str) -> list[ListedImage]:
-        """Those that carry ``label``, with a name or without."""
+        """Return the images that have ``label``, named or not."""
         filters = json.dumps({"label": [label]})
-        found = await self._request("GET", "/images/json", params={"all": "1", "filters": filters})
+        details = await self._request("GET", "/images/json", params={"all": "1", "filters": filters})
         return [
             ListedImage(
                 id=item["Id"],
@@ -269,13 +277,13 @@ class Engine:
                 parent=item["ParentId"],
                 labels=item["Labels"] or {},
             )
-            for item in found
+            for item in details
         ]
 
     async def remove_image(self, image_id: str) -> bool:
-        """And none that it was made of. False where it is not there, or something is made of it.
+        """Remove an image by id, but not its parents. Return False if it does not exist or is in use.
 
-        By a name the daemon would take that away and leave the image.
+        Removal by name would only untag the image.
         """
         try:
             await self._request("DELETE", f"/images/{image_id}", params={"noprune": "1"})
@@ -286,13 +294,13 @@ class Engine:
         return True
 
     async def remove_images(self, image_ids: Iterable[str]) -> None:
-        """Where one is made of the other, that one first; what something else is made of stays."""
-        left = set(image_ids)
-        while gone := {image_id for image_id in left if await self.remove_image(image_id)}:
-            left -= gone
+        """Remove images, children before parents. Images that others are built on stay."""
+        remaining = set(image_ids)
+        while removed := {image_id for image_id in remaining if await self.remove_image(image_id)}:
+            remaining -= removed
 
     async def export(self, container: str) -> AsyncIterator[bytes]:
-        """The container's file system as a tar."""
+        """Yield the container's file system as a tar stream."""
         try:
             async with self._http.stream("GET", f"{self._prefix}/containers/{container}/export") as answer:
                 if answer.is_error:
@@ -301,12 +309,12 @@ class Engine:
                 async for chunk in answer.aiter_raw(1 << 20):
                     yield chunk
         except httpx.TransportError as error:
-            raise self._silent(error) from None
+            raise self._unreachable(error) from None
 
     async def pull(self, repository: str, tag: str, login: str | None) -> AsyncGenerator[Mapping[str, Any], None]:
-        """What the daemon reports while it pulls, line by line; whoever stops reading stops the pull.
+        """Pull an image. Yield the daemon's progress messages. Closing the generator stops the pull.
 
-        ``tag`` may be a digest. ``login`` is the header of that name, as the daemon's interface has it.
+        ``tag``: a tag or digest. ``login``: value of the ``X-Registry-Auth`` header.
         """
         params = {"fromImage": repository, "tag": tag}
         headers = {"X-Registry-Auth": login} if login else {}
@@ -322,15 +330,17 @@ class Engine:
                     if line.strip():
                         yield json.loads(line)
         except httpx.ReadTimeout:
-            raise RuntimeUnavailable(f"nothing came for {PULL_SILENCE_S:g} s; see to the way to the registry") from None
+            raise RuntimeUnavailable(
+                f"pull of {repository}:{tag}: no data for {PULL_SILENCE_S:g} s; check the network to the registry"
+            ) from None
         except httpx.TransportError as error:
-            raise self._silent(error) from None
+            raise self._unreachable(error) from None
 
     async def close(self) -> None:
         await self._http.aclose()
 
     async def _until_removed(self, container: str) -> None:
-        """Another is removing it: wait for that."""
+        """Wait until another request has removed the container."""
         try:
             await self._request("POST", f"/containers/{container}/wait", params={"condition": "removed"})
         except EngineError as error:
@@ -362,22 +372,22 @@ class Engine:
         try:
             answer = await self._http.request(method, self._prefix + path, params=params, json=body, timeout=timeout)
         except httpx.TransportError as error:
-            raise self._silent(error) from None
+            raise self._unreachable(error) from None
         if answer.is_error:
             raise EngineError(answer.status_code, _message(answer))
         return answer
 
-    def _silent(self, error: httpx.TransportError) -> RuntimeUnavailable:
-        said = str(error) or type(error).__name__
-        return RuntimeUnavailable(f"Docker does not answer at {self.host} ({said}); start the daemon")
+    def _unreachable(self, error: httpx.TransportError) -> RuntimeUnavailable:
+        cause = str(error) or type(error).__name__
+        return RuntimeUnavailable(f"Docker does not answer at {self.host}: {cause}; start the daemon")
 
 
 def _layers(driver: Mapping[str, Any]) -> tuple[Path, ...]:
-    """Those of overlay2, which keeps each layer as an overlay would mount it."""
+    """Return the layer directories of overlay2, the only driver that stores each layer as overlayfs mounts it."""
     if driver.get("Name") != "overlay2":
         return ()
-    kept = driver.get("Data") or {}
-    return tuple(Path(name) for key in ("UpperDir", "LowerDir") for name in (kept.get(key) or "").split(":") if name)
+    data = driver.get("Data") or {}
+    return tuple(Path(name) for key in ("UpperDir", "LowerDir") for name in (data.get(key) or "").split(":") if name)
 
 
 def _message(answer: httpx.Response) -> str:

@@ -1,9 +1,8 @@
-"""What the names of images mean, remembered for as long as that cannot have changed.
+"""Cache the images that names point to, and invalidate the cache when a name changes.
 
-A Docker daemon that keeps its images with overlay2 holds all their names in one file. It puts a new file in its place
-whenever a name is given, moved or taken away, and before it answers whoever asked for that. So while the file is the
-same one, every name means what the daemon said of it; a look at the file costs some microseconds, asking the daemon a
-millisecond or more.
+With overlay2 a Docker daemon stores all image names in one file. It replaces that file at each tag, retag or untag,
+before it answers the request. So the cache is valid while the file's identity is unchanged. A stat of the file takes
+some microseconds; a request to the daemon takes a millisecond or more.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,13 +11,13 @@ from typing import Generic, Protocol, TypeVar
 
 DRIVER = "overlay2"
 
-State = tuple[int, int, int]
+FileState = tuple[int, int, int]
 
 
 class Layered(Protocol):
     @property
     def layers(self) -> tuple[Path, ...]:
-        """Where the daemon keeps them; none where it keeps no directories."""
+        """Return the layer directories, empty if the storage driver has none."""
         ...
 
 
@@ -26,40 +25,40 @@ T = TypeVar("T", bound=Layered)
 
 
 class ImageNames(Generic[T]):
-    """Of one daemon's images."""
+    """The cached image names of one daemon. ``ask``: look a name up at the daemon."""
 
     def __init__(self, ask: Callable[[str], Awaitable[T]]) -> None:
         self._ask = ask
         self._file: Path | None = None
-        self._state: State | None = None
-        self._known: dict[str, T] = {}
+        self._state: FileState | None = None
+        self._images: dict[str, T] = {}
 
     async def find(self, name: str) -> T:
-        """What the daemon says, or would. Raises what asking it raises."""
-        state = self._look()
+        """Return the image of ``name``. Raises what ``ask`` raises."""
+        state = self._read_state()
         if state is None or state != self._state:
-            self._known.clear()
+            self._images.clear()
             self._state = state
-        image = self._known.get(name)
+        image = self._images.get(name)
         if image is None:
             image = await self._ask(name)
             self._file = self._file or _file_beside(image.layers)
             if state is not None and state == self._state:
-                self._known[name] = image
+                self._images[name] = image
         return image
 
-    def _look(self) -> State | None:
+    def _read_state(self) -> FileState | None:
         if self._file is None:
             return None
         try:
-            found = self._file.stat()
+            status = self._file.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _file_beside(layers: tuple[Path, ...]) -> Path | None:
-    """None where the layers are not on this machine: then neither is the file, whatever has its name here."""
+    """Return the daemon's file of names beside its layers, or None if the layers are not on this machine."""
     try:
         here = bool(layers) and all(layer.is_dir() for layer in layers)
     except OSError:

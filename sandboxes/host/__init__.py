@@ -1,4 +1,4 @@
-"""The limits of this machine and how hard it is pressed.
+"""Limits and pressure of this host.
 
-sandboxes/docs/host-limits.md explains it.
+The page is sandboxes/docs/host-limits.md.
 """

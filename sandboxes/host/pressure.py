@@ -1,7 +1,7 @@
-"""How hard this machine is pressed, as the kernel tells it: pressure stall information (Linux 4.20), and memory.
+"""Read how scarce the machine's resources are: pressure stall information (PSI, Linux 4.20), and free memory.
 
-A stall alone does not say that the machine is short of anything. Whatever stays at a limit of its own (a sandbox that
-reads more than its memory holds, one that writes and syncs) stalls for as long as it likes, and the figures count it.
+A stall does not prove a shortage: a process at its own limit (a sandbox that reads more than its memory holds, or
+writes and syncs) also stalls, and PSI counts it.
 """
 
 from dataclasses import dataclass
@@ -9,17 +9,16 @@ from pathlib import Path
 
 PROC = Path("/proc")
 
-LITTLE, PLENTY = 0.05, 0.25
-"""Shares of the memory. Below the first is too little, whether somebody waits for it or not; above the second nobody
-waits for want of it."""
+MEMORY_SHORT, MEMORY_AMPLE = 0.05, 0.25
+"""Fractions of the memory. Below the first, memory is short even without stalls; above the second, stalls have another
+cause."""
 
 MEMORY_STALL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Fractions of the last 10 s: in which ``some`` task waited for the resource, and in which all that could have
-    run did (``full``)."""
+    """Fractions of the last 10 s in which ``some`` task, or all runnable tasks (``full``), waited for the resource."""
 
     some: float = 0.0
     full: float = 0.0
@@ -27,7 +26,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """``memory_left``: the fraction of the machine's memory that new work can have without anything being swapped."""
+    """Pressure of the machine. ``memory_left``: fraction of memory that new work can use without swapping."""
 
     cpu: Stall = Stall()
     memory: Stall = Stall()
@@ -36,11 +35,11 @@ class Pressure:
 
     @property
     def short_of_memory(self) -> bool:
-        return self.memory_left < LITTLE or (self.memory_left < PLENTY and self.memory.some >= MEMORY_STALL)
+        return self.memory_left < MEMORY_SHORT or (self.memory_left < MEMORY_AMPLE and self.memory.some >= MEMORY_STALL)
 
 
 def read_pressure(proc: Path = PROC) -> Pressure:
-    """Nothing is pressed where the kernel does not tell."""
+    """Read the current pressure. A kernel without PSI reads as no pressure."""
     cpu, memory, io = (_stall(_text(proc / "pressure" / name)) for name in ("cpu", "memory", "io"))
     return Pressure(cpu, memory, io, _memory_left(_text(proc / "meminfo")))
 

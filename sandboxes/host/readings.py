@@ -1,4 +1,4 @@
-"""The limits of this host, read from /proc and /sys. What is not there, or not for us to read, is left out."""
+"""Read the limits of this host from /proc and /sys. Limits that do not exist or cannot be read are left out."""
 
 import contextlib
 import re
@@ -13,7 +13,7 @@ from sandboxes.host.limits import NAMESPACES, HostReadings
 
 MIB = 1024 * 1024
 UNLIMITED = 1 << 60
-"""A limit of control groups of version 1 that is none reads as a few pages less than 2**63."""
+"""A cgroup version 1 without a limit reports a few pages less than 2**63; everything above this value is no limit."""
 SYSCTLS = (
     "kernel.pid_max",
     "kernel.threads-max",
@@ -28,7 +28,7 @@ SYSCTLS = (
     "net.ipv4.neigh.default.gc_thresh3",
     "net.ipv6.neigh.default.gc_thresh3",
 )
-FILES = {
+CGROUP_FILES = {
     "pids": (("pids.max", "pids.current"),),
     "memory": (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")),
 }
@@ -38,8 +38,8 @@ DAEMONS = ("containerd", "dockerd")
 def read_host() -> HostReadings:
     hierarchies = find_hierarchies()
     own_groups = _text("/proc/self/cgroup")
-    tasks = _least_room(hierarchies.places, own_groups, "pids")
-    memory = _least_room(hierarchies.places, own_groups, "memory")
+    tasks = _least_room(hierarchies.mounts, own_groups, "pids")
+    memory = _least_room(hierarchies.mounts, own_groups, "memory")
     free_mib = min(psutil.virtual_memory().available, memory[0] - memory[1] if memory else UNLIMITED) // MIB
     return HostReadings(
         kernel=_kernel(),
@@ -63,37 +63,37 @@ def read_host() -> HostReadings:
 
 
 def read_memory_mib() -> int:
-    """What this machine has, or the less that the control groups allow which this process lives under."""
-    limit = _least_room(find_hierarchies().places, _text("/proc/self/cgroup"), "memory")
+    """Return the machine's memory in MiB, or the limit of the cgroups of this process if that is less."""
+    limit = _least_room(find_hierarchies().mounts, _text("/proc/self/cgroup"), "memory")
     return min(psutil.virtual_memory().total, limit[0] if limit else UNLIMITED) // MIB
 
 
-def _least_room(places: Mapping[str, Path], own_groups: str, controller: str) -> tuple[int, int] | None:
-    """Limit and use of that control group, of ours and those above it, which has the least left; None: no limit.
+def _least_room(mounts: Mapping[str, Path], own_groups: str, controller: str) -> tuple[int, int] | None:
+    """Return limit and use of the cgroup with the least left, among this process's and its parents. None: no limit.
 
-    ``places`` as ``Hierarchies`` has them, ``own_groups`` as /proc/self/cgroup does.
+    ``mounts``: as in ``Hierarchies``. ``own_groups``: the text of /proc/self/cgroup.
     """
     found = [
-        (limit, used) for group in _chain(places, own_groups, controller) for limit, used in _use(group, controller)
+        (limit, used) for group in _chain(mounts, own_groups, controller) for limit, used in _use(group, controller)
     ]
     return min(found, key=lambda room: room[0] - room[1], default=None)
 
 
-def _chain(places: Mapping[str, Path], own_groups: str, controller: str) -> Iterator[Path]:
-    """The control group that we are in, and those above it."""
-    key = "" if "" in places else controller
-    place = places.get(key)
+def _chain(mounts: Mapping[str, Path], own_groups: str, controller: str) -> Iterator[Path]:
+    """Yield the cgroup of this process and its parents."""
+    key = "" if "" in mounts else controller
+    mount = mounts.get(key)
     for line in own_groups.splitlines():
         _, controllers, path = line.split(":", 2)
-        if place is not None and key in controllers.split(","):
-            own = place / path.lstrip("/")
-            # In a container the path may be the host's, of which nothing is mounted but our own group.
-            yield from (group for group in (own, *own.parents) if group.is_relative_to(place) and group.is_dir())
+        if mount is not None and key in controllers.split(","):
+            own = mount / path.lstrip("/")
+            # In a container this may be the host's path, of which only this process's own cgroup is mounted.
+            yield from (group for group in (own, *own.parents) if group.is_relative_to(mount) and group.is_dir())
 
 
 def _use(group: Path, controller: str) -> Iterator[tuple[int, int]]:
-    """The limit and the use of a control group, in either version; of memory, what can be dropped is not used."""
-    for limit_file, use_file in FILES[controller]:
+    """Yield limit and use of a cgroup, version 1 or 2. Reclaimable file cache does not count as used memory."""
+    for limit_file, use_file in CGROUP_FILES[controller]:
         limit = _number(group / limit_file, r"^(\d+)$")
         if 0 < limit < UNLIMITED:
             cache = _number(group / "memory.stat", r"^(?:total_)?inactive_file (\d+)$") if controller == "memory" else 0
@@ -103,7 +103,7 @@ def _use(group: Path, controller: str) -> Iterator[tuple[int, int]]:
 def _daemons() -> Iterator[tuple[str, int]]:
     for process in psutil.process_iter(["name"]):
         if process.info["name"] in DAEMONS:
-            with contextlib.suppress(psutil.Error):  # it has ended, or it is not ours to ask
+            with contextlib.suppress(psutil.Error):  # the daemon has ended, or belongs to another user
                 limit = _finite(process.rlimit(psutil.RLIMIT_NOFILE)[0])
                 if limit is not None:
                     yield process.info["name"], limit
@@ -120,7 +120,7 @@ def _sysctl(name: str) -> int | None:
 
 
 def _neighbours(table: str) -> int:
-    """The first column of the first row, in hexadecimal: entries of the table, whatever the processor."""
+    """Return the number of entries: the first hexadecimal column of the first row, which is the same for each CPU."""
     rows = _text(f"/proc/net/stat/{table}").splitlines()
     return int(rows[1].split()[0], 16) if len(rows) > 1 else 0
 
@@ -130,7 +130,7 @@ def _finite(limit: int) -> int | None:
 
 
 def _number(path: str | Path, pattern: str) -> int:
-    """The first that ``pattern`` finds; 0 where there is none."""
+    """Return the first match of ``pattern``, or 0."""
     match = re.search(pattern, _text(path), re.MULTILINE)
     return int(match[1]) if match else 0
 

@@ -243,7 +243,7 @@ class ImageStore:
         rows = await self._ask(lambda client: client.api.images())
         present = frozenset(known for row in rows for known in _names(row))
         sources = Sources(frozenset(self._settings.registries), present)
-        screened = read_dockerfile(name, context, sources)
+        screened = await asyncio.to_thread(read_dockerfile, name, context, sources)
         for base in (*screened.bases, *screened.stages):
             try:
                 if await self.inspect(base) is None:

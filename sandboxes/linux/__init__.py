@@ -1,1 +1,1 @@
-"""Small jobs for Linux: files of the kernel, trees of any depth, children that have to end."""
+"""Small helpers for Linux: kernel files, directory trees of any depth, child processes."""

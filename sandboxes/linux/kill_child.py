@@ -1,4 +1,4 @@
-"""The end of a child process that has written more than was read."""
+"""Kill a child process whose output was not read to the end."""
 
 import asyncio
 import contextlib
@@ -11,8 +11,8 @@ _CHUNK = 65536
 async def kill_group(process: asyncio.subprocess.Process) -> None:
     """Kill a process that leads a process group, with its group. Return when the process has ended.
 
-    Its output is read to the end and thrown away. In Python 3.11 ``wait`` returns only when the pipes are closed, and a
-    pipe stays open for ever if its reading is paused because too much was written. No other task may read the pipes.
+    Its output is read to the end and dropped. In Python 3.11 ``wait`` returns only when the pipes are closed, and a
+    pipe stays open if asyncio has paused reading because too much was written. No other task may read the pipes.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):

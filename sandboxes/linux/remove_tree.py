@@ -1,4 +1,4 @@
-"""Directories of any depth, removed: a sandbox may make them deeper than a process has descriptors or frames."""
+"""Remove directory trees of any depth: a sandbox can nest them deeper than a process has descriptors or stack."""
 
 import errno
 import subprocess
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def remove_tree(path: Path) -> None:
-    """None there is no error. Raises OSError. Blocks as long as it takes."""
+    """Remove ``path`` with ``rm -rf``, within one file system. A missing path is no error. Blocks. Raises OSError."""
     removed = subprocess.run(
         ["rm", "-rf", "--one-file-system", "--", path], capture_output=True, text=True, errors="replace", check=False
     )

@@ -1,7 +1,7 @@
-"""Files of a few bytes, most of them the kernel's, read and written with as few system calls as there can be.
+"""Read and write files of a few bytes, mostly of the kernel, with the minimum of system calls.
 
-A file object of Python's makes eight for one read. At each, who waits for the interpreter's lock may take it: a read
-in a thread beside a busy event loop, and the two hand the lock to and fro eight times, at some 10 µs each.
+A read through a Python file object makes eight system calls, and each may hand the GIL to another thread at about 10 µs
+each way, for example between a worker thread and a busy event loop.
 """
 
 import os
@@ -10,23 +10,23 @@ _READ_BYTES = 1 << 16
 
 
 def read_small_file(path: str | os.PathLike[str]) -> str:
-    """Raises OSError."""
+    """Return the text of a file. Raises OSError."""
     text = b""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        while part := os.read(fd, _READ_BYTES):
-            text += part
+        while chunk := os.read(fd, _READ_BYTES):
+            text += chunk
     finally:
         os.close(fd)
     return text.decode()
 
 
 def write_small_file(path: str | os.PathLike[str], text: str, flags: int = 0) -> None:
-    """``flags``: of open(2), such as O_CREAT; without them it must be there. Raises OSError."""
-    left = text.encode()
+    """Write ``text``. ``flags``: of open(2), such as O_CREAT; without it the file must exist. Raises OSError."""
+    remaining = text.encode()
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o644)
     try:
-        while left:
-            left = left[os.write(fd, left) :]
+        while remaining:
+            remaining = remaining[os.write(fd, remaining) :]
     finally:
         os.close(fd)

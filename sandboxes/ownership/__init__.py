@@ -1,4 +1,4 @@
-"""Who holds a sandbox, and whether that process lives: locks, labels, and records for a successor.
+"""Owners of sandboxes: locks that prove that an owner lives, labels, and records for its successor.
 
-sandboxes/docs/ownership.md explains it.
+The page is sandboxes/docs/ownership.md.
 """

@@ -1,8 +1,8 @@
-"""What we write on all that we make at the daemon, and how we know it again.
+"""Write labels on all containers and images of the farm, and recognize them.
 
-Labels alone prove nothing. An image's author gives it what labels he likes, and a container has those of its image. So
-all of ours stand on everything that we make, empty where they say nothing, for then none is inherited; and what bears
-them is ours only by the name that we gave it, which no image gives.
+Labels alone prove nothing: a container inherits the labels of its image, and an image's author can choose any. So every
+object of the farm carries all of these labels, empty if unused, so that none is inherited; and an object is the farm's
+only if its name matches its labels, because no image can choose a name.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxes.docker_engine.api import ListedContainer, ListedImage
-from sandboxes.ownership.owner import NAME, SEALED, TRACE, Identity, Owner, group_of
+from sandboxes.ownership.owner import OWNER_NAME, SEAL_PATTERN, TRACE_PATTERN, Identity, Owner, group_of
 
 LABEL_OWNER = "farm.owner"
 LABEL_STATE_DIR = "farm.state_dir"
@@ -21,15 +21,15 @@ LABEL_SNAPSHOT = "farm.snapshot"
 LABEL_PIN = "farm.pin"
 
 SNAPSHOTS = "farm-snapshot"
-"""The repository; an image without a name would be taken for litter."""
+"""Repository of snapshots; the daemon treats an unnamed image as garbage."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerLabels:
-    """``trace``: what tells whether the owner may live where that cannot be asked of its lock.
+    """The labels of a container or image. ``trace``: shows if the owner may live when its lock cannot be read.
 
-    A container is a ``sandbox``, by its id, made of ``snapshot`` if of any; or it holds the image ``pin``. An image is
-    a ``snapshot``.
+    A container is a ``sandbox`` (its id), started from ``snapshot`` if that is set; or it pins the image ``pin``. An
+    image is a ``snapshot``.
     """
 
     owner: Identity
@@ -40,7 +40,7 @@ class OwnerLabels:
 
 
 def labels(owner: Owner, *, sandbox: str = "", snapshot: str = "", pin: str = "") -> dict[str, str]:
-    """For whatever ``owner`` makes; as ``Mark`` has it."""
+    """Return the labels of an object that ``owner`` creates. Arguments: as in ``OwnerLabels``."""
     return {
         LABEL_OWNER: owner.name,
         LABEL_STATE_DIR: str(owner.state_dir),
@@ -53,7 +53,7 @@ def labels(owner: Owner, *, sandbox: str = "", snapshot: str = "", pin: str = ""
 
 
 def of_container(found: ListedContainer) -> OwnerLabels | None:
-    """None where it is not ours."""
+    """Return the labels of one of the farm's containers, or None for any other."""
     mark = _read(found.labels)
     if mark is None:
         return None
@@ -62,7 +62,7 @@ def of_container(found: ListedContainer) -> OwnerLabels | None:
 
 
 def of_image(found: ListedImage) -> OwnerLabels | None:
-    """None where it is no snapshot of ours."""
+    """Return the labels of one of the farm's snapshots, or None for any other image."""
     mark = _read(found.labels)
     return mark if mark and f"{SNAPSHOTS}:{mark.snapshot}" in found.names else None
 
@@ -81,5 +81,7 @@ def _read(found: Mapping[str, str]) -> OwnerLabels | None:
         mark = OwnerLabels(owner, found[LABEL_TRACE], found[LABEL_SANDBOX], found[LABEL_SNAPSHOT], found[LABEL_PIN])
     except KeyError:
         return None
-    told = NAME.fullmatch(owner.name) and SEALED.fullmatch(owner.seal) and TRACE.fullmatch(mark.trace)
-    return mark if told and owner.state_dir.is_absolute() else None
+    valid = (
+        OWNER_NAME.fullmatch(owner.name) and SEAL_PATTERN.fullmatch(owner.seal) and TRACE_PATTERN.fullmatch(mark.trace)
+    )
+    return mark if valid and owner.state_dir.is_absolute() else None

@@ -1,16 +1,16 @@
-"""Who holds a sandbox, and whether that holder lives.
+"""Claim the ownership of sandboxes, and find out if an owner is dead.
 
-An owner is a directory ``<state_dir>/owners/<name>``: a file ``lock``, which the owner keeps locked as long as it
-lives, and for each sandbox its record and a directory for its socket. The kernel lets the lock go when the process
-ends, however it ends, and at a reboot; so a free lock is proof of death, and nobody has to write down that it is alive.
+An owner is a directory ``<state_dir>/owners/<name>``: a file ``lock``, which the owner keeps locked while it lives, and
+for each sandbox a record and a directory for its socket. The kernel releases the lock when the process ends, however it
+ends, and at a reboot. So a free lock proves death, and no heartbeat is needed.
 
-An owner may come back: another process that claims the same name finds what the dead one left. For so long as its file
-``grace`` says it is not buried, counted from when a reaper first found it dead (file ``died``) by the clock that runs
-from boot, which nobody sets. After a reboot nothing of it can live, and there is no grace.
+An owner can return: another process that claims the same name adopts what the dead one left. The file ``grace`` has the
+time for which a dead owner is kept. It runs from the moment when a reaper first noticed the death (file ``died``), by
+CLOCK_BOOTTIME, which is never set. After a reboot no sandbox is alive, and there is no grace.
 
-A path means different directories to processes with different mounts. So a state directory has a seal, a word that no
-other holds, and all that an owner makes elsewhere tells the seal beside the path. Where the seal cannot be found the
-kernel's list of locks is asked, which knows no mounts (``is_dead_by_trace``).
+A path means different directories to processes in different mount namespaces. So a state directory has a seal, a random
+word, and everything that an owner makes elsewhere carries the seal beside the path. If the seal cannot be found, the
+kernel's list of locks decides, which does not depend on mounts (``is_dead_by_trace``).
 """
 
 import contextlib
@@ -31,24 +31,24 @@ from sandboxes.errors import RuntimeUnavailable, SpecError
 from sandboxes.linux.remove_tree import remove_tree
 from sandboxes.linux.small_files import write_small_file
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
-SEALED = re.compile(r"[0-9a-f]{32}")
-TRACE = re.compile(r"[0-9a-f-]{36} [0-9]{1,9} [0-9]{1,10} [0-9a-f:]*")
-"""The boot, the seconds of grace, the namespace of process ids, the lock."""
+OWNER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
+SEAL_PATTERN = re.compile(r"[0-9a-f]{32}")
+TRACE_PATTERN = re.compile(r"[0-9a-f-]{36} [0-9]{1,9} [0-9]{1,10} [0-9a-f:]*")
+"""Boot id, grace in seconds, PID namespace, lock as in /proc/locks."""
 GRACE, DIED, SEAL, MISSED = "grace", "died", ".seal", ".missed"
-BURIED = b"buried"
-"""In a lock that is held by whoever buries its owner."""
-BURIAL_S = 60.0
-LOOKS, LOOK_S = 10, 0.01
-LOCKS = Path("/proc/locks")
-READINGS = 3
-ALL_PIDS = 0xEFFFFFFC
-"""The number of the first namespace of process ids, in which all others are seen (PROC_PID_INIT_INO of Linux)."""
+BEING_REMOVED = b"buried"
+"""Content of a lock file while a reaper removes its owner."""
+REMOVAL_TIMEOUT_S = 60.0
+LOCK_TRIES, LOCK_RETRY_S = 10, 0.01
+PROC_LOCKS = Path("/proc/locks")
+LOCK_READINGS = 3
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the initial PID namespace, in which all processes are visible (PROC_PID_INIT_INO of Linux)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An owner, for whoever finds what it made. ``seal``: of its state directory."""
+    """The identity of an owner, as its containers carry it. ``seal``: of its state directory."""
 
     state_dir: Path
     name: str
@@ -59,86 +59,103 @@ class Identity:
         return cls(state_dir, name, seal_of(state_dir))
 
     @property
-    def is_seen(self) -> bool:
-        """Whether its state directory is the one that lies at this path here."""
+    def is_state_dir_visible(self) -> bool:
+        """Return True if the directory at this path is the owner's state directory, not another of the same path."""
         return bool(self.seal) and seal_of(self.state_dir) == self.seal
 
 
 def group_of(owner: Identity) -> str:
-    """Return the name of the control group of an owner's sandboxes.
+    """Return the name of the cgroup of an owner's sandboxes.
 
-    The seal tells owners of one name apart, in two state directories or in two directories that had the same path.
+    The seal distinguishes owners of the same name in two state directories, or in two directories of the same path.
     """
     place = os.fsencode(owner.state_dir) + b"\0" + owner.seal.encode()
     return f"farm-{owner.name}-{hashlib.sha256(place).hexdigest()[:8]}"
 
 
-class Owner:
-    """A held claim. ``state_dir`` is absolute with no symlink in it.
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """Proof of life without access to the lock. ``lock``: as in /proc/locks, empty if the kernel does not list it."""
 
-    ``inherited``: a dead process of this name has left something, which ``release`` spares until it is taken over.
+    boot_id: str
+    grace_s: int
+    pid_namespace: int
+    lock: str
+
+    @classmethod
+    def parse(cls, text: str) -> "_Trace":
+        boot_id, grace_s, pid_namespace, lock = text.split(" ")
+        return cls(boot_id, int(grace_s), int(pid_namespace), lock)
+
+
+class Owner:
+    """A claimed owner. ``state_dir`` is absolute and without symlinks.
+
+    ``inherited``: a dead process of this name has left sandboxes, which ``release`` keeps until ``take_over``.
     """
 
     def __init__(self, identity: Identity, lock: int, grace_s: float) -> None:
         self.identity = identity
         self.state_dir = identity.state_dir
         self.name = identity.name
-        self.trace = f"{_boot_id()} {math.ceil(grace_s)} {_pid_namespace()} {_listed(lock)}"
-        """For ``is_dead_by_trace``; as ``TRACE`` has it."""
+        self.trace = f"{_boot_id()} {math.ceil(grace_s)} {_pid_namespace()} {_name_in_proc_locks(lock)}"
+        """For ``is_dead_by_trace``, in the format of ``TRACE_PATTERN``."""
         self._lock: int | None = lock
         self.inherited = len(os.listdir(_home(self.state_dir, self.name))) > 1
 
     @classmethod
     def claim(cls, state_dir: Path, name: str | None = None, *, grace_s: float = 0.0) -> "Owner":
-        """Become ``name`` (None: a fresh one), who may come back within ``grace_s`` of its death.
+        """Claim ``name`` (None: a new one). After this process's death its sandboxes are kept for ``grace_s``.
 
-        Raises SpecError, or RuntimeUnavailable where another process is it.
+        Raises SpecError for an invalid name, RuntimeUnavailable if another process holds it.
         """
         state_dir = state_dir.resolve()
         name = name or secrets.token_hex(4)
-        if not NAME.fullmatch(name):
-            raise SpecError(f"owner {name!r}: use up to 32 letters, digits, '_', '.' and '-'")
+        if not OWNER_NAME.fullmatch(name):
+            raise SpecError(f"owner {name!r} is not a valid name; use up to 32 letters, digits, '_', '.' and '-'")
         home = _home(state_dir, name)
         try:
-            seal = _sealed(state_dir)
-            lock = _lock_patiently(home)
+            seal = _ensure_seal(state_dir)
+            lock = _lock_with_retry(home)
         except OSError as error:
             raise RuntimeUnavailable(
-                f"{state_dir} cannot hold the farm's state: {error.strerror}; name a writable directory as state_dir"
+                f"state_dir {state_dir} is not usable: {error.strerror}; choose a writable directory"
             ) from None
-        if lock is None and _is_buried(home):
-            raise RuntimeUnavailable(f"a reaper has been removing what {name!r} left for {BURIAL_S:g} s; try again")
+        if lock is None and _is_being_removed(home):
+            raise RuntimeUnavailable(
+                f"owner {name!r} is locked: a reaper has removed its sandboxes for {REMOVAL_TIMEOUT_S:g} s; retry later"
+            )
         if lock is None:
-            raise RuntimeUnavailable(f"owner {name!r} lives in another process; end it, or choose another name")
+            raise RuntimeUnavailable(f"owner {name!r} is claimed by another process; end it, or choose another name")
         owner = cls(Identity(state_dir, name, seal), lock, grace_s)
         (home / DIED).unlink(missing_ok=True)
         _write(home / GRACE, json.dumps({"grace_s": grace_s, "boot": _boot_id(), "seal": seal}))
         return owner
 
     def sandbox_dir(self, sandbox_id: str) -> Path:
-        """Where the socket of a sandbox lies."""
+        """Return the directory of a sandbox's socket."""
         return _home(self.state_dir, self.name) / sandbox_id
 
     def keep_record(self, sandbox_id: str, text: str) -> None:
-        """What must be known of a sandbox to take it over after this process; one line, and the last one counts.
+        """Append the record that a successor needs to adopt a sandbox: one line. The last line counts.
 
-        Writing a file anew would wait for the disk, and a sandbox is handed out of a pool in less time.
+        Replacing the file would wait for the disk, longer than it takes to assign a pooled sandbox.
         """
         write_small_file(self.sandbox_dir(f"{sandbox_id}.record"), text + "\n", os.O_CREAT | os.O_APPEND)
 
     def record(self, sandbox_id: str) -> str:
-        """Raises FileNotFoundError."""
+        """Return the record of a sandbox. Raises FileNotFoundError."""
         return self.sandbox_dir(f"{sandbox_id}.record").read_text().rstrip("\n").rpartition("\n")[2]
 
     def forget_record(self, sandbox_id: str) -> None:
         self.sandbox_dir(f"{sandbox_id}.record").unlink(missing_ok=True)
 
     def take_over(self) -> None:
-        """What was left is this one's, and goes with it."""
+        """Treat what the dead process left as this owner's, so that ``release`` removes it."""
         self.inherited = False
 
     def release(self) -> None:
-        """Give the claim up and remove its directory. Idempotent."""
+        """Give up the claim and remove its directory. Idempotent."""
         if self._lock is not None:
             if not self.inherited:
                 _sweep(_home(self.state_dir, self.name))
@@ -148,13 +165,12 @@ class Owner:
 
 @contextlib.contextmanager
 def bury_if_dead(state_dir: Path, name: str, *, now_s: float | None = None) -> Iterator[bool]:
-    """Whether ``name`` is dead for good; if so it cannot come to life within the block, and its directory goes at the
-    end.
+    """Yield True if ``name`` is dead and its grace is over. Then it cannot be claimed inside the block.
 
-    A block that raises leaves the directory for another time. ``now_s``: seconds since boot.
+    Its directory is removed at the end, unless the block raises. ``now_s``: seconds since boot.
     """
     home = _home(state_dir, name)
-    if not NAME.fullmatch(name):
+    if not OWNER_NAME.fullmatch(name):
         yield False
         return
     if not home.is_dir():
@@ -165,18 +181,18 @@ def bury_if_dead(state_dir: Path, name: str, *, now_s: float | None = None) -> I
         yield False
         return
     try:
-        buried = _grace_is_over(home, time.clock_gettime(time.CLOCK_BOOTTIME) if now_s is None else now_s)
-        if buried:
-            os.pwrite(lock, BURIED, 0)
-        yield buried
-        if buried:
+        is_dead = _grace_is_over(home, time.clock_gettime(time.CLOCK_BOOTTIME) if now_s is None else now_s)
+        if is_dead:
+            os.pwrite(lock, BEING_REMOVED, 0)
+        yield is_dead
+        if is_dead:
             _sweep(home)
     finally:
         os.close(lock)
 
 
 def _grace_is_over(home: Path, now_s: float) -> bool:
-    """Of a dead owner; the first to ask notes that it is dead."""
+    """Return True if a dead owner's grace is over. The first call writes down the time of death."""
     try:
         grace = json.loads((home / GRACE).read_text())
         if grace["boot"] != _boot_id() or not grace["grace_s"]:
@@ -184,13 +200,13 @@ def _grace_is_over(home: Path, now_s: float) -> bool:
         with contextlib.suppress(FileNotFoundError):
             return now_s - float((home / DIED).read_text()) >= float(grace["grace_s"])
         _write(home / DIED, str(now_s))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):  # it died before it had written that
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # the owner died before it wrote the file
         return True
     return False
 
 
 def seal_of(state_dir: Path) -> str:
-    """Empty where there is none to be seen."""
+    """Return the seal of a state directory, or "" if it cannot be read."""
     try:
         return (state_dir / "owners" / SEAL).read_text()
     except OSError:
@@ -198,45 +214,47 @@ def seal_of(state_dir: Path) -> str:
 
 
 def is_dead_by_trace(owner: Identity, traces: Iterable[str], state_dir: Path, *, now_s: float | None = None) -> bool:
-    """As ``estate``, of an owner whose state directory cannot be seen from here, or was deleted. ``traces``: what it
-    had when it made what is left. False where nobody can tell.
+    """Return True if an owner is dead and its grace is over, for a state directory that cannot be seen or was deleted.
 
-    Since when it is missed is noted in ``state_dir``, the asker's own.
+    ``traces``: from the labels of its containers and images. The grace runs from the first call, whose time is kept in
+    ``state_dir``, the caller's own. Returns False in case of doubt.
     """
-    found = [trace.split(" ") for trace in traces]
+    found = [_Trace.parse(trace) for trace in traces]
     notes = state_dir / "owners" / MISSED / f"{owner.name}-{owner.seal}"
-    # Files made where a directory was deleted often get the numbers of those that went.
+    # A new file often gets the inode number of a deleted one, so locks of other owners may match.
     others = _locks_of_others(owner.seal, state_dir)
-    if any(_may_live(boot, pids, lock, others) for boot, _, pids, lock in found):
+    if any(_may_live(trace, others) for trace in found):
         remove_directory(notes)
         return False
     notes.mkdir(parents=True, exist_ok=True)
-    _write(notes / GRACE, json.dumps({"grace_s": max(int(grace_s) for _, grace_s, _, _ in found), "boot": _boot_id()}))
+    _write(notes / GRACE, json.dumps({"grace_s": max(trace.grace_s for trace in found), "boot": _boot_id()}))
     over = _grace_is_over(notes, time.clock_gettime(time.CLOCK_BOOTTIME) if now_s is None else now_s)
     if over:
         remove_directory(notes)
     return over
 
 
-def _may_live(boot: str, pids: str, lock: str, others: Collection[str]) -> bool:
-    """Nobody lives who was there before the last boot. In this one the lock is held or not, wherever its file may lie;
-    but the kernel lists only the locks of processes that the reader can see. ``others``: files that are not its own."""
-    if boot != _boot_id():
+def _may_live(trace: _Trace, others: Collection[str]) -> bool:
+    """Return False if the owner of ``trace`` is dead: from an earlier boot, or without its lock.
+
+    The kernel lists only locks of processes in the reader's PID namespace. ``others``: locks of other owners.
+    """
+    if trace.boot_id != _boot_id():
         return False
-    sees_it = _pid_namespace() in (int(pids), ALL_PIDS)
-    return not (lock and sees_it) or (lock not in others and lock in _locks())
+    is_listed = _pid_namespace() in (trace.pid_namespace, INITIAL_PID_NAMESPACE)
+    return not (trace.lock and is_listed) or (trace.lock not in others and trace.lock in _locks())
 
 
 def owner_names(state_dir: Path) -> list[str]:
-    """The owners, living and dead, that have left a trace in ``state_dir``."""
+    """Return the names of owners, living and dead, that have a directory in ``state_dir``."""
     try:
-        return sorted(entry.name for entry in os.scandir(state_dir / "owners") if NAME.fullmatch(entry.name))
+        return sorted(entry.name for entry in os.scandir(state_dir / "owners") if OWNER_NAME.fullmatch(entry.name))
     except FileNotFoundError:
         return []
 
 
 def remove_directory(path: Path) -> None:
-    """A sandbox's directory, which was closed to writing when the sandbox had answered. None there is no error."""
+    """Remove a sandbox's directory, which was made read-only after boot. A missing directory is no error."""
     with contextlib.suppress(FileNotFoundError):
         path.chmod(0o700)
         shutil.rmtree(path)
@@ -246,8 +264,8 @@ def _home(state_dir: Path, name: str) -> Path:
     return state_dir / "owners" / name
 
 
-def _sealed(state_dir: Path) -> str:
-    """Its seal, made by the first owner to come."""
+def _ensure_seal(state_dir: Path) -> str:
+    """Return the seal of a state directory. The first owner creates it."""
     owners = state_dir / "owners"
     owners.mkdir(parents=True, exist_ok=True)
     with (owners / SEAL).open("a+") as file:
@@ -260,33 +278,35 @@ def _sealed(state_dir: Path) -> str:
     return seal
 
 
-def _listed(lock: int) -> str:
-    """What the kernel's list calls it; empty where it does not list it, or calls it by another number than stat(2)."""
-    name = _number(os.fstat(lock))
+def _name_in_proc_locks(lock: int) -> str:
+    """Return the lock's name in /proc/locks, or "" if it is not listed there, or not under the numbers of stat(2)."""
+    name = _lock_name(os.fstat(lock))
     with contextlib.suppress(OSError):
         return name if name in _locks() else ""
     return ""
 
 
-def _number(file: os.stat_result) -> str:
+def _lock_name(file: os.stat_result) -> str:
     return f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
 
 
 def _locks_of_others(seal: str, state_dir: Path) -> set[str]:
-    """Of the owners there that were claimed under another seal, be they held or not."""
+    """Return the locks of owners in ``state_dir`` that have another seal, locked or not."""
     found = set()
     for name in owner_names(state_dir):
         home = _home(state_dir, name)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it has gone just now, or cannot be told
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it was just removed, or is unreadable
             if json.loads((home / GRACE).read_text())["seal"] != seal:
-                found.add(_number(os.stat(home / "lock")))
+                found.add(_lock_name(os.stat(home / "lock")))
     return found
 
 
 def _locks() -> set[str]:
-    """Devices and inodes of all locks held. The list comes a page at a time and changes meanwhile, so that one reading
-    may miss one."""
-    lines = [line for _ in range(READINGS) for line in LOCKS.read_text().splitlines()]
+    """Return device and inode of all locks that are held.
+
+    The kernel writes the list page by page while it changes, so one reading can miss a lock.
+    """
+    lines = [line for _ in range(LOCK_READINGS) for line in PROC_LOCKS.read_text().splitlines()]
     return {fields[5] for fields in map(str.split, lines) if len(fields) > 5}
 
 
@@ -299,36 +319,38 @@ def _boot_id() -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """In one step, so that a death leaves the old or the new."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text)
-    fresh.replace(path)
+    """Write a file atomically."""
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
-def _lock_patiently(home: Path) -> int | None:
-    """A reaper holds a dead owner's lock for a moment, while it looks whether its grace is over, and for as long as it
-    takes to remove what is left where it is."""
-    looks, until = 0, time.monotonic() + BURIAL_S
+def _lock_with_retry(home: Path) -> int | None:
+    """Lock ``home`` for a claim, or return None if its owner lives.
+
+    A reaper holds a dead owner's lock for a moment while it checks the grace, and longer while it removes the rest.
+    """
+    tries, until = 0, time.monotonic() + REMOVAL_TIMEOUT_S
     while (lock := _lock(home, create=True)) is None:
-        looks += 1
-        if time.monotonic() > until or (looks >= LOOKS and not _is_buried(home)):
+        tries += 1
+        if time.monotonic() > until or (tries >= LOCK_TRIES and not _is_being_removed(home)):
             return None
-        time.sleep(LOOK_S)
+        time.sleep(LOCK_RETRY_S)
     os.truncate(lock, 0)
     return lock
 
 
-def _is_buried(home: Path) -> bool:
+def _is_being_removed(home: Path) -> bool:
     with contextlib.suppress(OSError):
-        return (home / "lock").read_bytes() == BURIED
+        return (home / "lock").read_bytes() == BEING_REMOVED
     return False
 
 
 def _lock(home: Path, *, create: bool) -> int | None:
-    """The locked file of an owner, or None where another holds it.
+    """Return the locked file of an owner, or None if another process holds the lock.
 
-    Between opening and locking a file a reaper may have unlinked it: then what is locked is not what others see, and
-    it is tried again.
+    A reaper may unlink the file between its opening and locking. Then the lock would be on a file that no other process
+    can see, so it is opened again.
     """
     while True:
         if create:
@@ -352,15 +374,15 @@ def _lock(home: Path, *, create: bool) -> int | None:
 
 
 def _sweep(home: Path) -> None:
-    """Remove an owner's directory; the lock last, so that it guards the rest to the end."""
+    """Remove an owner's directory. The lock goes last, so that it protects the rest to the end."""
     for entry in os.scandir(home):
         if entry.name == "lock":
             continue
         if entry.is_dir(follow_symlinks=False):
             os.chmod(entry.path, 0o700)
-            remove_tree(Path(entry.path))  # a sandbox's files may be deeper than Python descends
+            remove_tree(Path(entry.path))  # a sandbox's tree may be too deep for Python's recursion
         else:
             os.unlink(entry.path)
     os.unlink(home / "lock")
-    with contextlib.suppress(OSError):  # a newcomer of the same name has just put its lock there
+    with contextlib.suppress(OSError):  # a new owner of the same name has just created its lock there
         home.rmdir()

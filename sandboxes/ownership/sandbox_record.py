@@ -1,7 +1,8 @@
-"""What must be known of a sandbox to take it over from a process that died."""
+"""The record of a sandbox, with which another process can adopt it."""
 
+import dataclasses
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from sandboxes.errors import SpecError
@@ -10,7 +11,7 @@ from sandboxes.spec import SandboxLimits, SandboxSpec, check_spec
 
 @dataclass(frozen=True, slots=True)
 class SandboxRecord:
-    """``shut``: its egress was, for good."""
+    """The state that a successor needs to adopt a sandbox. ``shut``: its egress was shut for good."""
 
     spec: SandboxSpec
     image_digest: str
@@ -18,21 +19,27 @@ class SandboxRecord:
     shut: bool = False
 
     def dump(self) -> str:
-        return json.dumps(self, default=_named)
+        return json.dumps(self, default=_shallow_dict)
 
     @classmethod
     def parse(cls, text: str) -> "SandboxRecord":
-        """Raises ValueError, also for what another version of the farm has written."""
+        """Parse a record. Raises ValueError, also for the format of another version of the farm."""
         try:
-            found = json.loads(text)
-            spec = found["spec"]
-            made = SandboxSpec(**{**spec, "limits": SandboxLimits(**spec["limits"]), "egress": tuple(spec["egress"])})
-            check_spec(made)
-            return cls(made, str(found["image_digest"]), str(found["workdir"]), bool(found["shut"]))
+            fields = json.loads(text)
+            spec_fields = fields["spec"]
+            spec = SandboxSpec(
+                **{
+                    **spec_fields,
+                    "limits": SandboxLimits(**spec_fields["limits"]),
+                    "egress": tuple(spec_fields["egress"]),
+                }
+            )
+            check_spec(spec)
+            return cls(spec, str(fields["image_digest"]), str(fields["workdir"]), bool(fields["shut"]))
         except (KeyError, TypeError, SpecError) as error:
-            raise ValueError(f"a record of a sandbox that cannot be read: {error!r}") from None
+            raise ValueError(f"sandbox record is invalid: {error!r}; it was written by another version") from None
 
 
-def _named(whole: Any) -> dict[str, Any]:
-    """Of a dataclass, and not of those in it, which come in their turn: ``asdict`` would copy all that they hold."""
-    return {field.name: getattr(whole, field.name) for field in fields(whole)}
+def _shallow_dict(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass. ``asdict`` would also copy nested values, which json.dumps visits itself."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

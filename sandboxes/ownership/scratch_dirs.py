@@ -1,6 +1,6 @@
-"""Directories for the length of one piece of work: whoever makes one removes what the dead left in the same place.
+"""Temporary directories for one piece of work. A new one removes those of dead processes in the same parent.
 
-Each is locked by its maker, flock(2), and the kernel lets go of the lock with the process.
+Each is locked by its creator with flock(2), and the kernel releases the lock when the process ends.
 """
 
 import contextlib
@@ -20,47 +20,47 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def scratch(place: Path | None = None) -> Iterator[Path]:
-    """An empty one below ``place``, the machine's directory for temporary files if None. Raises OSError."""
-    place = place or Path(tempfile.gettempdir())
-    sweep(place)
-    path, lock = _made(place)
+def scratch(parent: Path | None = None) -> Iterator[Path]:
+    """Yield a new empty directory in ``parent`` (None: the system's temporary directory). Raises OSError."""
+    parent = parent or Path(tempfile.gettempdir())
+    sweep(parent)
+    path, lock = _make(parent)
     try:
         yield path
     finally:
         _remove(path, lock)
 
 
-def sweep(place: Path | None = None) -> None:
-    """Remove those whose makers are dead; what cannot be removed stays."""
+def sweep(parent: Path | None = None) -> None:
+    """Remove directories whose creators are dead. Those that cannot be removed stay."""
     with contextlib.suppress(OSError):
-        for path in (place or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
+        for path in (parent or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
             with contextlib.suppress(OSError):
                 _remove(path, _lock(path))
 
 
-def _made(place: Path) -> tuple[Path, int]:
+def _make(parent: Path) -> tuple[Path, int]:
     while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         try:
             return path, _lock(path)
         except (BlockingIOError, FileNotFoundError):
-            continue  # somebody sweeps it, who saw it before it was locked
+            continue  # another process removed it in a sweep before it was locked
         except OSError:
             path.rmdir()
             raise
 
 
 def _lock(path: Path) -> int:
-    """Raises OSError: BlockingIOError where somebody holds it, FileNotFoundError where it has gone."""
+    """Lock a directory. Raises BlockingIOError if it is locked, FileNotFoundError if it was removed."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         own = os.fstat(lock)
         if own.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "another's", str(path))
+            raise PermissionError(errno.EPERM, "directory belongs to another user", str(path))
         if not os.path.samestat(own, os.lstat(path)):
-            raise FileNotFoundError(errno.ENOENT, "gone, and another is there", str(path))
+            raise FileNotFoundError(errno.ENOENT, "directory was replaced by another", str(path))
     except BaseException:
         os.close(lock)
         raise
@@ -70,7 +70,7 @@ def _lock(path: Path) -> int:
 def _remove(path: Path, lock: int) -> None:
     try:
         remove_tree(path)
-    except OSError as error:  # the next sweep tries again
-        log.warning("%s", error)
+    except OSError as error:  # the next sweep retries
+        log.warning("scratch directory %s was not removed; the next sweep retries: %s", path, error)
     finally:
         os.close(lock)

@@ -1,4 +1,4 @@
-"""What makes sandboxes: ``oci`` and ``docker``, and what both have in common (``base``).
+"""Runtimes that create sandboxes: ``oci`` and ``docker``. ``base`` has the code that they share.
 
-sandboxes/docs/isolation.md explains it.
+The page is sandboxes/docs/isolation.md.
 """

@@ -1,12 +1,11 @@
-"""Sandboxes whose calls a tool server answers, and what the runtimes that make them have in common."""
+"""The common base of runtimes whose sandboxes are controlled through a tool server."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,11 +20,11 @@ from sandboxes.errors import (
     SpecError,
 )
 from sandboxes.images.last_used import ImageUses
-from sandboxes.interface import Sandbox
+from sandboxes.interface import Sandbox, sandbox_scope
 from sandboxes.ownership.owner import Owner
 from sandboxes.ownership.sandbox_record import SandboxRecord
 from sandboxes.runtimes import login_env
-from sandboxes.runtimes.boot_errors import why_not_booted
+from sandboxes.runtimes.boot_errors import classify_boot_failure
 from sandboxes.runtimes.boot_limiter import AdaptiveLimit, BootLimiter
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec, check_spec
@@ -33,7 +32,7 @@ from sandboxes.toolserver.client import ToolServer
 from sandboxes.toolserver.sandbox_calls import SandboxCalls
 
 ADOPT_S = 10.0
-LOGINS_KEPT = 256
+MAX_CACHED_LOGINS = 256
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -41,14 +40,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExitCause:
-    """What became of a sandbox whose tool server no longer answers."""
+    """The reason why a sandbox's tool server no longer answers, and who caused it."""
 
     reason: str
     by: LossCause
 
 
 class ToolServerRuntime(ABC):
-    """Boots some sandboxes at a time, and leaves nothing of one that does not come up. Uses of images are noted."""
+    """Boots a limited number of sandboxes at a time, removes failed ones, and records the use of images."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -57,9 +56,9 @@ class ToolServerRuntime(ABC):
         self._snapshots: dict[str, Snapshot] = {}
         self._proxies: dict[str, EgressProxy] = {}
         self.granted = Grants()
-        """What the operator lets sandboxes reach beside the internet."""
-        self._logins: dict[tuple[str, tuple[tuple[str, str], ...]], Mapping[str, str]] = {}
-        self._gate = BootLimiter(AdaptiveLimit(len(os.sched_getaffinity(0))))
+        """Private hosts that the operator allows sandboxes to reach."""
+        self._login_envs: dict[tuple[str, tuple[tuple[str, str], ...]], Mapping[str, str]] = {}
+        self._boot_limiter = BootLimiter(AdaptiveLimit(len(os.sched_getaffinity(0))))
 
     @property
     def degraded(self) -> tuple[str, ...]:
@@ -67,70 +66,72 @@ class ToolServerRuntime(ABC):
 
     @abstractmethod
     async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> "ToolServerSandbox":
-        """A sandbox that has answered once, within what time the caller leaves.
+        """Boot a sandbox and wait for its first answer. The caller sets the time-out.
 
-        ``copied``: on the files that ``_copy`` has put under its id.
+        ``copied``: start on the files that ``_copy`` has put under ``sandbox_id``.
         """
 
     @abstractmethod
     async def _copy(self, source: str, name: str, spec: SandboxSpec) -> None:
-        """Put the files of a sandbox or a snapshot under the id of another, which is of ``spec``.
+        """Copy the files of sandbox or snapshot ``source`` to ``name``, a new sandbox or snapshot of ``spec``.
 
         Raises SnapshotError.
         """
 
     @abstractmethod
-    async def _drop(self, snapshot_id: str) -> None:
-        """Also of a copy that failed."""
+    async def _remove_snapshot(self, snapshot_id: str) -> None:
+        """Remove the files of a snapshot, also after a failed copy."""
 
     @abstractmethod
     async def _strays(self) -> Collection[str]:
-        """Sandboxes of this owner that it does not hold: an earlier process left them, or a clean-up failed."""
+        """Return this owner's sandboxes that this process does not hold: leftovers of another process or clean-up."""
 
     @abstractmethod
     async def _take_over(self, sandbox_id: str, record: SandboxRecord) -> ToolServer:
-        """The server of a sandbox that an earlier process left, once it has answered, within what time the caller
-        leaves. Raises SandboxError, OSError or ValueError."""
+        """Connect to a sandbox of an earlier process and wait for an answer. The caller sets the time-out.
+
+        Raises SandboxError, OSError or ValueError.
+        """
 
     @abstractmethod
     async def first_pid(self, sandbox_id: str) -> int:
-        """Its first process, as this machine numbers it."""
+        """Return the process id of a sandbox's init process on this machine."""
 
     @abstractmethod
     async def discard(self, sandbox_id: str) -> None:
-        """Nothing of it is left afterwards, or the reaper will see to it."""
+        """Remove everything of a sandbox. What cannot be removed is left to the reaper."""
 
     def integrity_error(self, sandbox_id: str) -> str:
-        """What it stands on and has broken, so that no answer of it can be believed; "" where nothing has."""
+        """Return why no answer of the sandbox is reliable any more, or "" if they are."""
         return ""
 
     @abstractmethod
     async def exit_cause(self, sandbox_id: str) -> ExitCause:
-        """Never raises."""
+        """Return why the sandbox does not answer. Never raises."""
 
     async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
-        """The time-out begins with this sandbox's turn; ``boot_limiter`` says how many boot at the same time."""
+        """Boot a sandbox. ``boot_timeout_s`` starts when ``boot_limiter`` lets the boot start."""
         check_spec(spec)
         if base is None:
-            return await self._start_one(spec, None, boot_timeout_s)
+            return await self._start_sandbox(spec, None, boot_timeout_s)
         if self._snapshots.get(base.id) is not base:
-            raise SpecError(f"snapshot {base.id} was removed, or is another runtime's")
+            raise SpecError(f"snapshot {base.id} was removed or belongs to another runtime; take a new one")
         if spec.image != base.spec.image:
-            raise SpecError(f"a snapshot of {base.spec.image} cannot be started as {spec.image}")
-        return await self._start_one(spec, base.id, boot_timeout_s)
+            raise SpecError(f"snapshot {base.id} is of image {base.spec.image}, not {spec.image}; use the same image")
+        return await self._start_sandbox(spec, base.id, boot_timeout_s)
 
     async def fork(self, sandbox: "ToolServerSandbox", boot_timeout_s: float) -> Sandbox:
-        made = await self._start_one(sandbox.spec, sandbox.id, boot_timeout_s)
+        fork = await self._start_sandbox(sandbox.spec, sandbox.id, boot_timeout_s)
         try:
             if sandbox.id not in self._proxies:
-                await made.shut_egress()
+                await fork.shut_egress()
         except BaseException:
-            await made.remove()
+            await fork.remove()
             raise
-        return made
+        return fork
 
     async def snapshot(self, sandbox: "ToolServerSandbox") -> Snapshot:
-        snapshot = Snapshot(secrets.token_hex(6), sandbox.spec, sandbox.image_digest, self._forget)
+        snapshot = Snapshot(secrets.token_hex(6), sandbox.spec, sandbox.image_digest, self._remove_once)
         self._snapshots[snapshot.id] = snapshot
         try:
             await self._copy(sandbox.id, snapshot.id, sandbox.spec)
@@ -139,18 +140,18 @@ class ToolServerRuntime(ABC):
             raise
         return snapshot
 
-    async def _forget(self, snapshot_id: str) -> None:
+    async def _remove_once(self, snapshot_id: str) -> None:
         if self._snapshots.pop(snapshot_id, None) is not None:
-            await self._drop(snapshot_id)
+            await self._remove_snapshot(snapshot_id)
 
-    async def _start_one(self, spec: SandboxSpec, base: str | None, boot_timeout_s: float) -> "ToolServerSandbox":
-        """``base``: the snapshot, or the living sandbox, whose files it begins with."""
+    async def _start_sandbox(self, spec: SandboxSpec, base: str | None, boot_timeout_s: float) -> "ToolServerSandbox":
+        """Boot a sandbox, on a copy of the files of ``base`` (a snapshot or a living sandbox) if it is not None."""
         sandbox_id = secrets.token_hex(6)
         self._held.add(sandbox_id)
         try:
-            if base is not None:  # without a turn: how long a copy takes says nothing of how many may boot
+            if base is not None:  # outside of the boot limiter, which must not adapt to the time of copies
                 await self._copy(base, sandbox_id, spec)
-            async with self._gate.turn(), asyncio.timeout(boot_timeout_s):
+            async with self._boot_limiter.turn(), asyncio.timeout(boot_timeout_s):
                 sandbox = await self._boot(sandbox_id, spec, copied=base is not None)
                 self.note_use(spec.image)
                 await sandbox.enter_workdir()
@@ -161,29 +162,24 @@ class ToolServerRuntime(ABC):
                 return sandbox
         except BaseException as error:
             await shielded(self._discard_quietly(sandbox_id))
-            raise why_not_booted(error, spec, boot_timeout_s, copied=base is not None) from None
+            raise classify_boot_failure(error, spec, boot_timeout_s, copied=base is not None) from None
 
     async def _log_in(self, sandbox: "ToolServerSandbox", *, pristine: bool) -> None:
-        """Only what was never anybody else's may say what an image's logins add: it holds for others too."""
+        """Set the variables that a login adds. Those of a ``pristine`` sandbox are cached for its image.
+
+        A sandbox on copied files may have changed profile scripts, so its variables are not cached.
+        """
         key = sandbox.image_digest, tuple(sorted(sandbox.spec.environment.items()))
-        found = self._logins.get(key)
+        found = self._login_envs.get(key)
         if found is None:
             found = await login_env.environment(sandbox)
             if pristine:
-                self._logins[key] = found
-                if len(self._logins) > LOGINS_KEPT:
-                    del self._logins[next(iter(self._logins))]
+                self._login_envs[key] = found
+                if len(self._login_envs) > MAX_CACHED_LOGINS:
+                    del self._login_envs[next(iter(self._login_envs))]
         await sandbox.log_in(found)
 
-    @contextlib.asynccontextmanager
-    async def scope(
-        self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0
-    ) -> AsyncIterator[Sandbox]:
-        sandbox = await self.create(spec, base=base, boot_timeout_s=boot_timeout_s)
-        try:
-            yield sandbox
-        finally:
-            await sandbox.remove()
+    scope = sandbox_scope
 
     def note_use(self, image: str) -> None:
         self._uses.note(image)
@@ -203,17 +199,17 @@ class ToolServerRuntime(ABC):
                     image_digest=record.image_digest,
                     workdir=record.workdir,
                     server=await self._take_over(sandbox_id, record),
-                    keeper=self,
+                    runtime=self,
                 )
                 if record.spec.egress and not record.shut:
                     await self._open_egress(sandbox)
                 return sandbox
         except FileNotFoundError:
-            log.info("%s of an earlier process goes: a snapshot, or a sandbox that nobody was given yet", sandbox_id)
+            log.info("%s of an earlier process is removed: a snapshot, or an unassigned sandbox", sandbox_id)
         except (SandboxError, OSError, ValueError) as error:
-            log.warning("sandbox %s of an earlier process is given up: %s", sandbox_id, error)
+            log.warning("sandbox %s of an earlier process cannot be adopted and is removed: %s", sandbox_id, error)
         except asyncio.CancelledError:
-            self._held.discard(sandbox_id)  # the reaper's again
+            self._held.discard(sandbox_id)  # leave it to the reaper
             raise
         await shielded(self._discard_quietly(sandbox_id))
         return None
@@ -238,15 +234,17 @@ class ToolServerRuntime(ABC):
         await asyncio.gather(*map(self.shut_egress, tuple(self._proxies)))
 
     async def _discard_quietly(self, sandbox_id: str) -> None:
-        """For a boot that has failed already: that is the error to tell."""
+        """Discard a sandbox whose boot has failed. Errors are only logged, because the boot's error is raised."""
         try:
             await self.shut_egress(sandbox_id)
             await self.discard(sandbox_id)
         except (SandboxError, OSError) as error:
-            log.warning("sandbox %s stays for the reaper: %s", sandbox_id, error)
+            log.warning("sandbox %s was not removed; the reaper will remove it: %s", sandbox_id, error)
 
 
 class ToolServerSandbox(SandboxCalls):
+    """A sandbox whose calls are answered by its tool server."""
+
     def __init__(
         self,
         sandbox_id: str,
@@ -255,14 +253,14 @@ class ToolServerSandbox(SandboxCalls):
         image_digest: str,
         workdir: str,
         server: ToolServer,
-        keeper: ToolServerRuntime,
+        runtime: ToolServerRuntime,
     ) -> None:
         super().__init__(server)
         self._id = sandbox_id
         self._spec = spec
         self._image_digest = image_digest
         self._workdir = workdir
-        self._keeper = keeper
+        self._runtime = runtime
         self._egress_log = EgressLog()
         self._ended = False
         self._removed = False
@@ -289,32 +287,34 @@ class ToolServerSandbox(SandboxCalls):
         return self._egress_log
 
     async def enter_workdir(self) -> None:
-        """Enter the directory of its spec; a container's runtime would make one that is not there."""
+        """Enter the spec's working directory. Boot does not set it: an OCI runtime would create a missing one."""
         if self._spec.workdir is None:
             return
         try:
             await self._answer(self._server.work_in(self._spec.workdir))
         except PathError as error:
-            raise SpecError(f"{self._spec.image} has no directory to work in at {error}") from None
+            raise SpecError(
+                f"workdir of {self._spec.image} cannot be entered: {error}; choose another workdir"
+            ) from None
 
     async def log_in(self, env: Mapping[str, str]) -> None:
         await self._answer(self._server.log_in(env))
 
     async def shut_egress(self) -> None:
-        await self._keeper.shut_egress(self._id)
+        await self._runtime.shut_egress(self._id)
         if self._spec.egress and not self._ended:
-            self._keeper.keep_record(self, shut=True)
+            self._runtime.keep_record(self, shut=True)
 
     async def snapshot(self) -> Snapshot:
-        return await self._copied(self._keeper.snapshot(self))
+        return await self._copy_files(self._runtime.snapshot(self))
 
     async def fork(self, *, boot_timeout_s: float = 60.0) -> Sandbox:
-        return await self._copied(self._keeper.fork(self, boot_timeout_s))
+        return await self._copy_files(self._runtime.fork(self, boot_timeout_s))
 
     def assign(self, spec: SandboxSpec) -> None:
         self._spec = spec
-        self._keeper.note_use(spec.image)
-        self._keeper.keep_record(self)
+        self._runtime.note_use(spec.image)
+        self._runtime.keep_record(self)
 
     async def remove(self) -> None:
         self._ended = True
@@ -323,13 +323,13 @@ class ToolServerSandbox(SandboxCalls):
     async def _remove(self) -> None:
         async with self._removing:
             if not self._removed:
-                await self._keeper.shut_egress(self._id)
+                await self._runtime.shut_egress(self._id)
                 await self._server.close()
-                await self._keeper.discard(self._id)
+                await self._runtime.discard(self._id)
                 self._removed = True
 
-    async def _copied(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` makes of this sandbox's files; SandboxGone where it is removed before they are copied."""
+    async def _copy_files(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await ``work``, a copy of this sandbox's files. Raises SandboxGone if it is removed meanwhile."""
         try:
             if not self._ended:
                 return await work
@@ -340,31 +340,32 @@ class ToolServerSandbox(SandboxCalls):
             work.close()
         raise SandboxGone(f"sandbox {self._id} was removed")
 
-    async def _believed(self, call: Coroutine[Any, Any, T]) -> T:
+    async def _checked(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await ``call`` and check the sandbox's integrity afterwards, also if it failed."""
         try:
             result = await call
         except SandboxError:
-            self._doubt()
+            self._check_integrity()
             raise
-        self._doubt()
+        self._check_integrity()
         return result
 
-    def _doubt(self) -> None:
-        if self._keeper.integrity_error(self._id):
-            raise SandboxGone("it cannot be believed any more")
+    def _check_integrity(self) -> None:
+        if self._runtime.integrity_error(self._id):
+            raise SandboxGone("its answers are not reliable")
 
     async def _answer(self, call: Coroutine[Any, Any, T]) -> T:
-        """The call's result; a SandboxGone says what became of the sandbox, and by whose doing."""
+        """Await ``call``. If the server is lost, raise SandboxGone with the cause and who caused it."""
         try:
-            return await self._believed(call)
+            return await self._checked(call)
         except (SandboxGone, ProtocolError) as error:
             reason = error
         if self._ended:
             raise SandboxGone(f"sandbox {self._id} was removed")
-        end = await self._keeper.exit_cause(self._id)
-        # Nonsense came from a server that spoke, whatever became of it since.
+        end = await self._runtime.exit_cause(self._id)
+        # Invalid bytes were sent by a living server, even if the sandbox has ended since.
         by = LossCause.INSIDE if isinstance(reason, ProtocolError) else end.by
         gone = SandboxGone(f"sandbox {self._id} is gone: {reason}; {end.reason}", by=by)
-        if by is LossCause.INSIDE:  # a defect of the tool server looks just like that
+        if by is LossCause.INSIDE:  # a bug of the tool server would look the same
             log.error("%s", gone)
         raise gone

@@ -1,12 +1,11 @@
-"""A sandbox as Docker is told of it: everything that isolates it stands here, and nothing a spec says can weaken it.
+"""The Docker configuration of a sandbox. Everything that isolates it is here, and no spec can weaken it.
 
-Capabilities: none, also for root. What coding work does as root (pip, npm, make, git, a package's post-install script
-on files that root owns) needs none; what would need one is changing a file's owner, becoming another user, and reading
-or writing files that belong to another user and are closed to others. An image whose work belongs to another user
-names that user (``USER``), and the sandbox runs as that user.
+Capabilities: none, also for root. Usual work as root (pip, npm, make, git, post-install scripts on files of root) needs
+none. Impossible without them: change a file's owner, become another user, and access closed files of another user. If
+the work in an image belongs to another user, the image names it (``USER``), and the sandbox runs as that user.
 
-Network: none but loopback. ``NetworkDisabled`` makes the daemon leave the interface and the names alone, which halves
-the time to start; so the names of loopback are given as a file.
+Network: only loopback. With ``NetworkDisabled`` the daemon sets up no interface and no names, which halves the start
+time; so /etc/hosts is mounted as a file.
 """
 
 import json
@@ -27,14 +26,13 @@ HOSTNAME = "sandbox"
 HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n"
 
 CPU_PERIOD_US = 100_000
-SOCKETS_SHARE = 8
-"""Version 1 of control groups counts what waits in sockets apart from memory; it may be this part of it, on top. Docker
-and runc pass over that limit, so it is set once the sandbox is there."""
-OOM_SCORE = 500
-"""Where the machine itself is short of memory, sandboxes go before what runs them, by so much
-(proc_pid_oom_score_adj(5))."""
-SIGNALS = 4096
-"""Signals and timers that may be pending; without a user namespace the machine's root counts among whose they are."""
+SOCKET_MEMORY_DIVISOR = 8
+"""Fraction of the memory limit that sockets may use on top of it, with cgroup version 1, which counts them apart.
+Docker and runc do not set that limit, so it is set after the start."""
+OOM_SCORE_OFFSET = 500
+"""Added to this process's oom_score_adj (proc_pid_oom_score_adj(5)): the kernel kills sandboxes before the farm."""
+MAX_PENDING_SIGNALS = 4096
+"""Maximum of pending signals and timers (RLIMIT_SIGPENDING), counted for the machine's root without user namespaces."""
 MASKED = (
     "/proc/acpi",
     "/proc/asound",
@@ -64,16 +62,16 @@ MASKED = (
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
 )
-"""Secrets, and exact counts of what all sandboxes of the machine do: one sandbox could change such a count by taking
-file locks, opening files or asking for terminals, and another could read it.
+"""Files with secrets, or with exact counters of the whole machine: one sandbox could signal by changing a counter (with
+file locks, open files, terminals) and another could read it.
 
-In ``/proc/pressure`` anybody may also ask for an event when the machine stalls. No limit counts these requests, and
-each takes an RCU grace period to be removed: a process that had made 4,093 took over 32 s to die."""
+Every process can also register PSI triggers in ``/proc/pressure``. No limit counts them, and removal of each takes an
+RCU grace period: a process with 4,093 of them took over 32 s to die."""
 PROC = Path("/proc")
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 SECCOMP = json.dumps(profile())
-OVERLAY_SIGNS = ",:\\"
-"""Separators of an overlay's options and layers; Docker passes a volume's options on as they are."""
+OVERLAY_SEPARATORS = ",:\\"
+"""Separators in overlayfs options. Docker passes the options of a volume on without escapes."""
 
 
 def container_config(
@@ -85,10 +83,10 @@ def container_config(
     run_dir: Path,
     oci_runtime: str | None = None,
 ) -> dict[str, Any]:
-    """The body of the daemon's create call. ``spec`` has been through ``check_spec``.
+    """Return the body of the daemon's create call. ``spec`` has passed ``check_spec``.
 
-    With another OCI runtime than the daemon's own the kernel inside may not be the machine's, and then vouches for
-    nobody who connects: the closed run directory alone keeps the socket from the inside.
+    ``oci_runtime``: an OCI runtime other than the daemon's default. It may have its own kernel, which does not report
+    peer credentials of the host; then only the closed run directory protects the socket from the inside.
     """
     return {
         "Image": image_id,
@@ -122,10 +120,10 @@ def container_config(
 
 
 def read_only_paths(*, root_is_root: bool) -> list[str]:
-    """Return the paths of /proc that a sandbox may not change.
+    """Return the paths of /proc that are read-only in a sandbox.
 
-    ``root_is_root``: root inside is root outside, and so the owner of the files in /proc. The mode of a file there is
-    the machine's: every container sees what one has set. So all files of the machine are read-only.
+    ``root_is_root``: without a user namespace, root inside owns the files in /proc. A change of a file's mode there is
+    visible in every container, so all files of the machine are read-only.
     """
     if not root_is_root:
         return list(READ_ONLY)
@@ -134,12 +132,12 @@ def read_only_paths(*, root_is_root: bool) -> list[str]:
 
 
 def oom_score() -> int:
-    """A sandbox's, above this process's own."""
-    return min(1000, int(Path("/proc/self/oom_score_adj").read_text()) + OOM_SCORE)
+    """Return the oom_score_adj of sandboxes."""
+    return min(1000, int(Path("/proc/self/oom_score_adj").read_text()) + OOM_SCORE_OFFSET)
 
 
 def socket_bytes(limits: SandboxLimits) -> int:
-    return limits.memory_mib * MIB // SOCKETS_SHARE
+    return limits.memory_mib * MIB // SOCKET_MEMORY_DIVISOR
 
 
 def _resources(limits: SandboxLimits) -> dict[str, Any]:
@@ -154,28 +152,28 @@ def _resources(limits: SandboxLimits) -> dict[str, Any]:
             {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
             {"Name": "fsize", "Soft": limits.file_size_mib * MIB, "Hard": limits.file_size_mib * MIB},
             {"Name": "core", "Soft": 0, "Hard": 0},
-            {"Name": "sigpending", "Soft": SIGNALS, "Hard": SIGNALS},
+            {"Name": "sigpending", "Soft": MAX_PENDING_SIGNALS, "Hard": MAX_PENDING_SIGNALS},
         ],
     }
 
 
 def check_toolbox(toolbox: Toolbox) -> None:
-    """Raise RuntimeUnavailable if Docker cannot be told of an overlay of ``toolbox``."""
+    """Raise RuntimeUnavailable if the path of ``toolbox`` cannot be an overlayfs option of Docker."""
     path = str(toolbox.path.absolute())
-    if found := sorted(set(path) & set(OVERLAY_SIGNS)):
+    if found := sorted(set(path) & set(OVERLAY_SEPARATORS)):
         raise RuntimeUnavailable(
-            f"the toolbox cannot be mounted: its path {path} holds {found[0]!r}; choose another state_dir"
+            f"toolbox {path} cannot be mounted: its path contains {found[0]!r}; choose another state_dir"
         )
 
 
 def _toolbox_volume(toolbox: Toolbox) -> dict[str, Any]:
-    """An anonymous volume that is an overlay of ``toolbox`` without an upper layer, which nothing can write to.
+    """Return an anonymous volume that is a read-only overlay of ``toolbox``.
 
-    A bind would share the inodes of the toolbox among all sandboxes, and by file locks on them one sandbox could
-    signal to another. The inodes of an overlay are its own; the pages of its files are shared all the same. The
-    daemon removes the volume with its container.
+    A bind mount would share the toolbox's inodes among all sandboxes, and one sandbox could signal to another through
+    file locks on them. An overlay has its own inodes, and still shares the page cache. The daemon removes the volume
+    with its container.
     """
-    layers = f"lowerdir={toolbox.path.absolute()}:{toolbox.below.absolute()}"
+    layers = f"lowerdir={toolbox.path.absolute()}:{toolbox.empty_layer.absolute()}"
     options = {"type": "overlay", "device": "overlay", "o": f"{layers},ro"}
     return {
         "Type": "volume",
@@ -194,5 +192,5 @@ def _bind(source: Path, target: str, *, read_only: bool) -> dict[str, Any]:
     }
 
 
-LACKS_PRIVATE_LAYERS = "tests leave traces in the cache of a task's image, which later sandboxes on it can read"
-"""What the operator is told if ``SandboxSpec.private_layers`` cannot be had."""
+LACKS_PRIVATE_LAYERS = "a sandbox can find out from the page cache which image files earlier sandboxes have used"
+"""Shown to the operator if ``SandboxSpec.private_layers`` is not supported."""

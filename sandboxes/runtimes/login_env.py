@@ -1,9 +1,8 @@
-"""What a login adds to an image's environment: its profile scripts are run once, and shells begin with what they set.
+"""Run the login scripts of an image once, and add the variables that they set to the shells of its sandboxes.
 
-An image's own environment is what its ``ENV`` lines say. People who work in it have more: ``/etc/profile`` and their
-``~/.bashrc`` put conda, nvm or cargo on the path. Reading those at each start of a shell would cost from 2 ms to half a
-second, so it is done once for an image. What the image or the task sets stays: a login adds variables that are not
-set, and directories to the path.
+Users of an image see more than its ``ENV`` lines: ``/etc/profile`` and ``~/.bashrc`` put conda, nvm or cargo on the
+path. To run them at each shell start would cost from 2 ms to half a second. Variables of the image and the task win: a
+login adds only variables that are not set, and directories to the path.
 """
 
 import logging
@@ -13,13 +12,13 @@ from collections.abc import Mapping
 from sandboxes.interface import MIB, Sandbox
 
 TIMEOUT_S = 10.0
-LONGEST = 128 * 1024
-"""Bytes of all that a login adds: a quarter of what a program may be given."""
-MOST = 1000
-"""Variables; the tool server takes some more."""
+MAX_BYTES = 128 * 1024
+"""Limit of all variables that a login adds, in bytes: a quarter of a program's limit."""
+MAX_VARIABLES = 1000
+"""Limit of the number of variables; that of the tool server is a little higher."""
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PLAIN: Mapping[str, str] = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat"}
-"""For programs that ask: nobody turns pages, and nothing moves the cursor."""
+NON_INTERACTIVE: Mapping[str, str] = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat"}
+"""Variables for non-interactive use: no pager, no cursor movement."""
 
 _SHELL_OWN = "_ PWD OLDPWD SHLVL PS1 PS2 PS4 PROMPT_COMMAND TMOUT COLUMNS LINES PATH ENV POSIXLY_CORRECT"
 _NAME = re.compile(r"(?!HIST|BASH)[A-Za-z_][A-Za-z0-9_]*")
@@ -48,12 +47,14 @@ log = logging.getLogger(__name__)
 
 
 async def environment(sandbox: Sandbox) -> dict[str, str]:
-    """What shells in ``sandbox`` are to find beside its environment. Raises SandboxGone, and nothing else."""
+    """Return the variables that shells in ``sandbox`` get in addition. Raises only SandboxGone."""
     argv = ["/.farm/bin/bash", "--noprofile", "--norc", "-i", "-c", _SCRIPT]
     outcome = await sandbox.exec(argv, timeout_s=TIMEOUT_S, output_limit=MIB)
     if outcome.timed_out:
         log.warning(
-            "the profile scripts of %s take more than %g s: its shells begin without", sandbox.spec.image, TIMEOUT_S
+            "login scripts of image %s took more than %g s, so its shells start without their variables",
+            sandbox.spec.image,
+            TIMEOUT_S,
         )
     before, ended, after = outcome.stdout.head.partition(b"\0\0")
     if not ended:
@@ -62,31 +63,31 @@ async def environment(sandbox: Sandbox) -> dict[str, str]:
 
 
 def parse(environ: bytes) -> dict[str, str]:
-    """``NAME=value`` and a zero byte, repeated, as the kernel has them."""
+    """Parse the kernel's format of an environment: ``NAME=value`` and a zero byte, repeated."""
     pairs = (entry.decode("utf-8", "surrogateescape").partition("=") for entry in environ.split(b"\0"))
     return {name: value for name, sign, value in pairs if sign}
 
 
 def added(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """What the environment ``before`` a login gains by it."""
+    """Return the variables that a login adds to ``before``."""
     own = _SHELL_OWN.split()
     gained = {
         name: value
-        for name, value in {**PLAIN, **after}.items()
+        for name, value in {**NON_INTERACTIVE, **after}.items()
         if name not in before and name not in own and _NAME.fullmatch(name)
     }
     path = joined_path(before.get("PATH", DEFAULT_PATH), after.get("PATH", ""))
     if path != before.get("PATH"):
         gained["PATH"] = path
-    if len(gained) > MOST or sum(len(name) + len(value) for name, value in gained.items()) > LONGEST:
-        return {name: value for name, value in PLAIN.items() if name not in before}
+    if len(gained) > MAX_VARIABLES or sum(len(name) + len(value) for name, value in gained.items()) > MAX_BYTES:
+        return {name: value for name, value in NON_INTERACTIVE.items() if name not in before}
     return gained
 
 
 def joined_path(own: str, login: str) -> str:
-    """``own`` with the directories that only ``login`` has: before it, or behind it where they came last there.
+    """Return ``own`` with the additional directories of ``login``: in front, or behind if ``login`` has them last.
 
-    Those where every system keeps its programs never come before what an image has put first.
+    Standard directories of programs are never put in front.
     """
     known, system = own.split(":"), DEFAULT_PATH.split(":")
     asked = list(dict.fromkeys(each for each in login.split(":") if each.startswith("/")))

@@ -1,9 +1,9 @@
-"""Remove what dead owners left: all that has the farm's labels (``sandboxes.ownership.labels``) and no living owner.
+"""Remove what dead owners left: everything with the farm's labels (``sandboxes.ownership.labels``) and no living owner.
 
-It cannot take what is being made just now: containers are listed first and their owners judged afterwards, and an owner
-is alive before it makes its first container. An owner is judged by its lock in the state directory that its containers
-name, so that farms with different state directories leave each other's alone; and where that directory is not to be
-seen, by its trace (``sandboxes.ownership.owner``). Sandboxes without a container are found by their control group.
+A sandbox that is being created is safe: containers are listed first and owners checked afterwards, and an owner claims
+its name before it creates a container. An owner is checked by its lock in the state directory that its containers name,
+so farms with different state directories do not affect each other. If that directory cannot be seen, its trace decides
+(``sandboxes.ownership.owner``). Sandboxes without a container are found by their cgroup.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Left:
-    """What there is of an owner at the daemon, by ids."""
+class _Leftovers:
+    """Ids of an owner's containers and images at the daemon."""
 
     sandboxes: list[str] = field(default_factory=list)
     pins: list[str] = field(default_factory=list)
@@ -35,27 +35,27 @@ class _Left:
 
 
 async def reap(engine: Engine, state_dir: Path) -> int:
-    """Remove what dead owners left, on the whole machine; how many sandboxes that were.
+    """Remove what dead owners left on the whole machine. Return the number of sandboxes.
 
-    ``state_dir`` as ``Owner.state_dir`` has it. Several reapers may run at once. What cannot be removed is logged and
-    tried again by the next.
+    ``state_dir``: as ``Owner.state_dir``. Several reapers may run concurrently. What cannot be removed is logged, and
+    retried by the next reaper.
     """
-    found = await _left_at(engine)
+    found = await _find_leftovers(engine)
     for name in owner_names(state_dir):
-        found[Identity.here(state_dir, name)]  # an owner that left only a directory
-    buried = sum([await _bury(engine, state_dir, owner, left) for owner, left in found.items()])
+        found[Identity.here(state_dir, name)]  # add owners that left only a directory
+    removed = sum([await _remove_if_dead(engine, state_dir, owner, leftovers) for owner, leftovers in found.items()])
     await asyncio.to_thread(sweep)
-    return buried
+    return removed
 
 
-async def _left_at(engine: Engine) -> defaultdict[Identity, _Left]:
-    """All that is ours at the daemon, of the living too."""
-    found: defaultdict[Identity, _Left] = defaultdict(_Left)
+async def _find_leftovers(engine: Engine) -> defaultdict[Identity, _Leftovers]:
+    """Return all containers and images of the farm by owner, living owners included."""
+    found: defaultdict[Identity, _Leftovers] = defaultdict(_Leftovers)
     for container in await engine.containers(LABEL_OWNER):
         if mark := of_container(container):
-            left = found[mark.owner]
-            (left.sandboxes if mark.sandbox else left.pins).append(container.id)
-            left.traces.add(mark.trace)
+            leftovers = found[mark.owner]
+            (leftovers.sandboxes if mark.sandbox else leftovers.pins).append(container.id)
+            leftovers.traces.add(mark.trace)
     for image in await engine.images(LABEL_SNAPSHOT):
         if mark := of_image(image):
             found[mark.owner].images.append(image.id)
@@ -63,15 +63,15 @@ async def _left_at(engine: Engine) -> defaultdict[Identity, _Left]:
     return found
 
 
-async def bury_containers(engine: Engine, owner: Identity) -> None:
-    """Of an owner whose sandboxes are containers no longer."""
-    left = (await _left_at(engine))[owner]
-    await engine.remove_all(left.sandboxes)
-    await engine.remove_images(left.images)
+async def remove_containers(engine: Engine, owner: Identity) -> None:
+    """Remove the Docker containers of an owner that now uses the oci runtime."""
+    leftovers = (await _find_leftovers(engine))[owner]
+    await engine.remove_all(leftovers.sandboxes)
+    await engine.remove_images(leftovers.images)
 
 
-async def bury_groups(owner: Identity) -> int:
-    """The sandboxes of an owner that are no containers; how many."""
+async def remove_cgroups(owner: Identity) -> int:
+    """Remove the sandboxes of an owner that are no containers. Return their number."""
     cgroups = Cgroups(find_hierarchies(), group_of(owner))
     names = cgroups.names()
     await asyncio.gather(*map(cgroups.remove, names))
@@ -79,25 +79,31 @@ async def bury_groups(owner: Identity) -> int:
     return len(names)
 
 
-async def _bury(engine: Engine, state_dir: Path, owner: Identity, left: _Left) -> int:
+async def _remove_if_dead(engine: Engine, state_dir: Path, owner: Identity, leftovers: _Leftovers) -> int:
     try:
-        with _dead_for_good(owner, left, state_dir) as dead:
+        with _dead_for_good(owner, leftovers, state_dir) as dead:
             if not dead:
                 return 0
-            buried = await engine.remove_all(left.sandboxes) + await bury_groups(owner)
-            # What holds an image goes after the sandboxes that are made of it.
-            await engine.remove_all(left.pins)
-            await engine.remove_images(left.images)
-            return buried
+            removed = await engine.remove_all(leftovers.sandboxes) + await remove_cgroups(owner)
+            # Pins go after the sandboxes that use their images.
+            await engine.remove_all(leftovers.pins)
+            await engine.remove_images(leftovers.images)
+            return removed
     except (SandboxError, OSError) as error:
-        log.warning("what owner %s left in %s stays for now: %s", owner.name, owner.state_dir, error)
+        log.warning(
+            "leftovers of dead owner %s in %s were not removed; the next reaper retries: %s",
+            owner.name,
+            owner.state_dir,
+            error,
+        )
         return 0
 
 
 @contextlib.contextmanager
-def _dead_for_good(owner: Identity, left: _Left, state_dir: Path) -> Iterator[bool]:
-    if not left.traces or owner.is_seen:
+def _dead_for_good(owner: Identity, leftovers: _Leftovers, state_dir: Path) -> Iterator[bool]:
+    """Yield True if the owner is dead and its grace is over."""
+    if not leftovers.traces or owner.is_state_dir_visible:
         with bury_if_dead(owner.state_dir, owner.name) as dead:
             yield dead
     else:
-        yield is_dead_by_trace(owner, left.traces, state_dir)
+        yield is_dead_by_trace(owner, leftovers.traces, state_dir)

@@ -1,15 +1,17 @@
-"""The system calls a sandbox may make: an allow-list of our own; whatever is not named fails with EPERM.
+"""The seccomp allow-list of a sandbox: every other system call fails with EPERM.
 
-It holds what compilers, interpreters, package managers and test suites use, and leaves
-out what has no place in coding work or has been a way out of containers: mounts, namespaces, tracing of other
-processes, keyrings, bpf, perf, io_uring, userfaultfd, loading of modules, clocks, file handles, 32-bit calls.
-Programs that would like io_uring, clone3 or io_setup fall back by themselves.
+It allows what compilers, interpreters, package managers and test suites use. It leaves out what coding work does not
+need or what has been used to escape from containers: mounts, namespaces, tracing of other processes, keyrings, bpf,
+perf, io_uring, userfaultfd, kernel modules, clocks, file handles, 32-bit calls. Programs that prefer io_uring, clone3
+or io_setup fall back to other calls.
 
-Three are left out for what they take of the machine. Of the contexts of io_setup the machine has one number for all.
-Answers that wait in a netlink socket are memory that no limit counts: in a minute a sandbox took 10 GiB so. Names of
-interfaces are still had by ioctl and in /proc/net. Filters, on sockets or of system calls, are compiled into memory
-that no limit counts either, and of which the machine has a fixed amount (``net.core.bpf_jit_limit``): once it is used
-up no filter can be loaded, and no sandbox starts.
+Three are left out because they use resources of the machine that no limit counts:
+
+- io_setup: the number of its contexts is limited only for the whole machine.
+- Netlink: answers that wait in a socket; one sandbox took 10 GiB in a minute. Interfaces can still be listed by ioctl
+  and in /proc/net.
+- Filters, on sockets and of system calls: they are compiled into memory of a fixed amount
+  (``net.core.bpf_jit_limit``). If it is used up, no filter can be loaded, and no sandbox starts.
 """
 
 import errno
@@ -17,17 +19,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Condition = tuple[int, int, str, int]
-"""On the argument of that index: a value to equal and 0, or a mask and what has to be left of the argument under it."""
+"""Argument index, value, operator, second value. MASKED_EQ: value is a mask, and second value the masked argument."""
 
 NAMESPACE_FLAGS = 0x7E020000
 """CLONE_NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET."""
 
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
-INTERNET = (0, 6, 17)
-"""Protocols of sockets: the type's own, TCP, UDP. For any other the kernel would look for a module and load it."""
+INTERNET_PROTOCOLS = (0, 6, 17)
+"""Allowed protocols of internet sockets: default, TCP, UDP. Any other would make the kernel load a module."""
 
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
-"""PER_LINUX, PER_LINUX32, UNAME26 of either, and the question which it is."""
+"""PER_LINUX, PER_LINUX32, UNAME26 of either, and the query of the current one."""
 
 FILES = """
     access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2
@@ -62,26 +64,26 @@ WAITING = """
     sigaltstack signalfd signalfd4 time timer_create timer_delete timer_getoverrun timer_gettime timer_settime
     timerfd_create timerfd_gettime timerfd_settime
 """
-TALKING = """
+COMMUNICATION = """
     accept accept4 bind connect getpeername getsockname listen mq_getsetattr mq_notify mq_open
     mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 recvfrom recvmmsg recvmsg semctl
     semget semop semtimedop shutdown socketpair
 """
 
 
-BY_KIND = (("setpriority", 0), ("ioprio_set", 1))
-"""The kind that means a single process, for calls that also reach groups and users."""
+SINGLE_PROCESS_KINDS = (("setpriority", 0), ("ioprio_set", 1))
+"""``which`` of a single process, for calls that can also affect groups and users."""
 
-ON_ONESELF = ("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
-"""Allowed with the process id 0, which is the caller: all inside are one user, and so is the tool server, whose limits
-and share of the processor are not theirs to set."""
+CALLER_ONLY = ("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
+"""Allowed only with process id 0, the caller: the tool server has the same user as the other processes of a sandbox, so
+they could change its limits and CPU share."""
 
 C_INT = 0xFFFFFFFF
-"""What the kernel takes of an argument that is an int. A filter compares 64 bits, and a caller may set the others."""
+"""Mask of an int argument. A filter compares 64 bits, of which a caller may set the upper half freely."""
 
 SOL_SOCKET = 1
 COOKIES = frozenset((57, 71))
-"""SO_COOKIE and SO_NETNS_COOKIE count up for the whole machine, so a sandbox could leave a note in them."""
+"""SO_COOKIE and SO_NETNS_COOKIE are counters of the whole machine, through which sandboxes could exchange data."""
 
 OPTIONS_REFUSED: Mapping[int, frozenset[int]] = {
     # SOL_SOCKET: SO_ATTACH_FILTER, ATTACH_BPF, ATTACH_REUSEPORT_CBPF, ATTACH_REUSEPORT_EBPF, SO_TIMESTAMPING (old and
@@ -98,172 +100,169 @@ OPTIONS_REFUSED: Mapping[int, frozenset[int]] = {
     # IPV6_FLOWLABEL_MGR, MCAST_*
     41: frozenset((3, 4, 5, 6, 20, 27, 32, 42, 43, 44, 46, 47, 48, 54, 55, 57, 59)),
 }
-"""Options of sockets by level: those that compile filters, and those whose data the kernel keeps in memory that no
-control group counts. All other options that the kernel knows at these levels are below 128."""
+"""Refused socket options by level: those that compile filters, and those whose data no cgroup counts as memory. All
+options of the kernel at these levels are below 128."""
 
 OPTIONS_IGNORED: Mapping[int, frozenset[int]] = {0: frozenset((11, 26)), 41: frozenset((25, 31))}
-"""IP_RECVERR, IPV6_RECVERR and their RFC 4884 forms: errors that wait to be read are not counted. The resolver of glibc
-sets the first and gives up if that fails."""
+"""IP_RECVERR, IPV6_RECVERR and their RFC 4884 forms: no cgroup counts the queued errors. They are ignored, not refused,
+because the resolver of glibc gives up if the first fails."""
 
-MSG_KEEPS_BACK = 0x8000 | 0x4000000 | 0x8000000
-"""MSG_MORE | MSG_ZEROCOPY | MSG_SPLICE_PAGES."""
+UNCOUNTED_MSG_FLAGS = 0x8000 | 0x4000000 | 0x8000000
+"""MSG_MORE | MSG_ZEROCOPY | MSG_SPLICE_PAGES: flags of data that stays in uncounted memory."""
 
 SUCCESS = 0
-"""A call that is refused with this errno returns 0."""
+"""As an errno: the call does nothing and returns 0."""
 SYNCS = ("fdatasync", "fsync", "sync", "sync_file_range", "syncfs")
 MS_SYNC = 4
 RWF_SYNCS = (2, 4)
 """RWF_DSYNC, RWF_SYNC."""
 FILE_FLAGS = frozenset((0x40086602, 0x401C5820))
-"""FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR of ioctl(2): one of the flags makes each write to a file wait for the disk."""
+"""FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR of ioctl(2): a file flag can make each write wait for the disk."""
 O_DSYNC = 0x1000
-"""A part of O_SYNC too."""
+"""Also a part of O_SYNC."""
 
 PR_SET_SECCOMP = 22
-DISTANT_PRCTL = (0x53564D41, 0x59616D61)
-"""PR_SET_VMA and PR_SET_PTRACER; all others lie below 128."""
+LARGE_PRCTL_OPTIONS = (0x53564D41, 0x59616D61)
+"""PR_SET_VMA and PR_SET_PTRACER; all other options of prctl(2) are below 128."""
 
-SIGNALLING_FCNTL = frozenset((1024, 1036, 1038, 1040))
-"""F_SETLEASE, F_SET_RW_HINT, F_SET_FILE_RW_HINT and F_SETDELEG of fcntl(2). To open a file that another process has
-leased takes three quarters of a minute, unless the lease is given up. A hint is a number that one process writes to
-an inode and another reads; the descriptors of epoll(7), eventfd(2) and their like have one inode for the whole machine,
-which belongs to root, and where users are not mapped root is inside too."""
+REFUSED_FCNTL = frozenset((1024, 1036, 1038, 1040))
+"""F_SETLEASE, F_SET_RW_HINT, F_SET_FILE_RW_HINT and F_SETDELEG of fcntl(2). An open of a leased file waits for 45 s
+unless the lease is given up. A hint is a number on an inode that other processes can read; all descriptors of epoll(7),
+eventfd(2) and similar share one inode per machine, which root owns, also root inside without user namespaces."""
 
 DONTNEED = 4
-"""POSIX_FADV_DONTNEED: answered as done. A program that evicts pages of an image, or learns which are in memory,
-exchanges signals with every sandbox of that image; so mincore(2) and cachestat(2) are refused too."""
+"""POSIX_FADV_DONTNEED, answered with success. Eviction of an image's pages, or the question which pages are cached,
+would be a channel between all sandboxes of that image; so mincore(2) and cachestat(2) are refused as well."""
 EVICTIONS = frozenset((20, 21))
 """MADV_COLD and MADV_PAGEOUT."""
-RWF_PLAIN = 0x37
-"""RWF_HIPRI | DSYNC | SYNC | APPEND | NOAPPEND."""
+RWF_ALLOWED = 0x37
+"""RWF_HIPRI | DSYNC | SYNC | APPEND | NOAPPEND: allowed flags."""
 RWF_REFUSED = (0x8, 0x40, 0x80)
-"""RWF_NOWAIT, which reads only what is in memory; RWF_ATOMIC; RWF_DONTCACHE, which evicts what it read."""
+"""RWF_NOWAIT reads only from the page cache; RWF_DONTCACHE evicts what it read; RWF_ATOMIC."""
 
 
 OFD_LOCKS = frozenset((36, 37, 38))
-"""F_OFD_GETLK, F_OFD_SETLK and F_OFD_SETLKW of fcntl(2). Such a lock lives as long as its file, even if no
-process has it open; then its owner cannot be found. Kernels without these locks answer EINVAL too."""
+"""F_OFD_GETLK, F_OFD_SETLK and F_OFD_SETLKW of fcntl(2). Such a lock lives with its open file description, also in
+flight, so its owner cannot be found. Kernels without these locks also answer EINVAL."""
 
 
 def profile(*, own_disk: bool = False) -> dict[str, Any]:
-    """The profile as Docker's and the OCI runtimes' JSON reads it.
+    """Return the profile in the JSON format of Docker and the OCI runtimes.
 
-    ``own_disk``: sandboxes write to a disk that never waits for the machine's, so they may open files with O_SYNC.
+    ``own_disk``: sandboxes write to a disk that never waits for the machine's disk, so O_SYNC is allowed.
     """
-    plain = sorted({name for group in (FILES, MEMORY, PROCESSES, WAITING, TALKING) for name in group.split()})
+    allowed = sorted({name for group in (FILES, MEMORY, PROCESSES, WAITING, COMMUNICATION) for name in group.split()})
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "archMap": [{"architecture": "SCMP_ARCH_X86_64"}, {"architecture": "SCMP_ARCH_AARCH64"}],
         "syscalls": [
-            {"names": plain, "action": "SCMP_ACT_ALLOW"},
-            *(_when(name, (0, 0, "SCMP_CMP_EQ", 0)) for name in ON_ONESELF),
-            *(_when(name, (0, kind, "SCMP_CMP_EQ", 0), (1, 0, "SCMP_CMP_EQ", 0)) for name, kind in BY_KIND),
-            _when("clone", (0, NAMESPACE_FLAGS, "SCMP_CMP_MASKED_EQ", 0)),
-            # clone3: its flags lie in memory, where a filter cannot look. ENOSYS is a hint to use something else.
-            _refused("clone3", errno.ENOSYS),
-            _refused("io_setup", errno.ENOSYS),
-            # Whoever can do without filters takes these answers for a kernel's that has none.
-            _refused("seccomp", errno.ENOSYS),
-            _refused("prctl", errno.EINVAL, (0, C_INT, "SCMP_CMP_MASKED_EQ", PR_SET_SECCOMP)),
-            *(_when("prctl", condition) for condition in _unless(0, frozenset((PR_SET_SECCOMP,)))),
-            *(_when("prctl", (0, option, "SCMP_CMP_EQ", 0)) for option in DISTANT_PRCTL),
-            *(_when("fcntl", condition) for condition in _unless(1, SIGNALLING_FCNTL | OFD_LOCKS, 0, 1024)),
-            *(_refused("fcntl", errno.EINVAL, (1, C_INT, "SCMP_CMP_MASKED_EQ", value)) for value in sorted(OFD_LOCKS)),
-            *(_when("fcntl", condition) for condition in _unless(1, SIGNALLING_FCNTL, 1024)),
-            *_socket_options(),
-            *_sending(),
-            *_syncing(),
-            *_opening(own_disk=own_disk),
-            *_memory_of_files(),
-            _when("socket", (0, AF_UNIX, "SCMP_CMP_EQ", 0)),
+            {"names": allowed, "action": "SCMP_ACT_ALLOW"},
+            *(_allow(name, (0, 0, "SCMP_CMP_EQ", 0)) for name in CALLER_ONLY),
             *(
-                _when("socket", (0, family, "SCMP_CMP_EQ", 0), (2, protocol, "SCMP_CMP_EQ", 0))
-                for family in (AF_INET, AF_INET6)
-                for protocol in INTERNET
+                _allow(name, (0, kind, "SCMP_CMP_EQ", 0), (1, 0, "SCMP_CMP_EQ", 0))
+                for name, kind in SINGLE_PROCESS_KINDS
             ),
-            *(_when("personality", (0, value, "SCMP_CMP_EQ", 0)) for value in PERSONALITIES),
+            _allow("clone", (0, NAMESPACE_FLAGS, "SCMP_CMP_MASKED_EQ", 0)),
+            # The flags of clone3 are in memory, which a filter cannot read. After ENOSYS programs use clone.
+            _deny("clone3", errno.ENOSYS),
+            _deny("io_setup", errno.ENOSYS),
+            # Programs that can work without filters take these errors for a kernel without them.
+            _deny("seccomp", errno.ENOSYS),
+            _deny("prctl", errno.EINVAL, (0, C_INT, "SCMP_CMP_MASKED_EQ", PR_SET_SECCOMP)),
+            *(_allow("prctl", condition) for condition in _unless(0, frozenset((PR_SET_SECCOMP,)))),
+            *(_allow("prctl", (0, option, "SCMP_CMP_EQ", 0)) for option in LARGE_PRCTL_OPTIONS),
+            *(_allow("fcntl", condition) for condition in _unless(1, REFUSED_FCNTL | OFD_LOCKS, 0, 1024)),
+            *(_deny("fcntl", errno.EINVAL, (1, C_INT, "SCMP_CMP_MASKED_EQ", value)) for value in sorted(OFD_LOCKS)),
+            *(_allow("fcntl", condition) for condition in _unless(1, REFUSED_FCNTL, 1024)),
+            *_socket_option_rules(),
+            *_send_rules(),
+            *_sync_rules(),
+            *_open_rules(own_disk=own_disk),
+            *_page_cache_rules(),
+            _allow("socket", (0, AF_UNIX, "SCMP_CMP_EQ", 0)),
+            *(
+                _allow("socket", (0, family, "SCMP_CMP_EQ", 0), (2, protocol, "SCMP_CMP_EQ", 0))
+                for family in (AF_INET, AF_INET6)
+                for protocol in INTERNET_PROTOCOLS
+            ),
+            *(_allow("personality", (0, value, "SCMP_CMP_EQ", 0)) for value in PERSONALITIES),
         ],
     }
 
 
-def _socket_options() -> Iterator[dict[str, Any]]:
-    """Allow to set the options of each level but those in ``OPTIONS_REFUSED``, and to read all but ``COOKIES``.
-
-    Pretend to set those in ``OPTIONS_IGNORED``.
-    """
+def _socket_option_rules() -> Iterator[dict[str, Any]]:
+    """Allow setsockopt except ``OPTIONS_REFUSED``, and getsockopt except ``COOKIES``. Ignore ``OPTIONS_IGNORED``."""
     for level, refused in OPTIONS_REFUSED.items():
         at_level = (1, level, "SCMP_CMP_EQ", 0)
         ignored = OPTIONS_IGNORED.get(level, frozenset())
         for option in sorted(ignored):
-            yield _refused("setsockopt", SUCCESS, at_level, (2, option, "SCMP_CMP_EQ", 0))
+            yield _deny("setsockopt", SUCCESS, at_level, (2, option, "SCMP_CMP_EQ", 0))
         for condition in _unless(2, refused | ignored):
-            yield _when("setsockopt", at_level, condition)
+            yield _allow("setsockopt", at_level, condition)
     for condition in _unless(1, frozenset(OPTIONS_REFUSED), 0, 1024):
-        yield _when("setsockopt", condition)
+        yield _allow("setsockopt", condition)
     for option in sorted(COOKIES):
-        yield _refused(
-            "getsockopt", errno.ENOPROTOOPT, (1, SOL_SOCKET, "SCMP_CMP_EQ", 0), (2, option, "SCMP_CMP_EQ", 0)
-        )
+        yield _deny("getsockopt", errno.ENOPROTOOPT, (1, SOL_SOCKET, "SCMP_CMP_EQ", 0), (2, option, "SCMP_CMP_EQ", 0))
     for condition in _unless(2, COOKIES):
-        yield _when("getsockopt", (1, SOL_SOCKET, "SCMP_CMP_EQ", 0), condition)
+        yield _allow("getsockopt", (1, SOL_SOCKET, "SCMP_CMP_EQ", 0), condition)
     for condition in _unless(1, frozenset((SOL_SOCKET,)), 0, 1024):
-        yield _when("getsockopt", condition)
+        yield _allow("getsockopt", condition)
 
 
-def _sending() -> Iterator[dict[str, Any]]:
-    """Allow each call that sends, unless its flags keep the data back in memory that no control group counts."""
+def _send_rules() -> Iterator[dict[str, Any]]:
+    """Allow calls that send, except with flags that keep data in memory that no cgroup counts."""
     for name, flags in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
-        yield _when(name, (flags, MSG_KEEPS_BACK, "SCMP_CMP_MASKED_EQ", 0))
-    # Pages that these read of devices and tables belong to no group while they wait in a pipe or a socket. Programs
-    # that get EINVAL read and write instead.
+        yield _allow(name, (flags, UNCOUNTED_MSG_FLAGS, "SCMP_CMP_MASKED_EQ", 0))
+    # Pages that these read from devices and tables are uncounted while they wait in a pipe or socket. After EINVAL
+    # programs read and write instead.
     for name in ("splice", "sendfile"):
-        yield _refused(name, errno.EINVAL)
+        yield _deny(name, errno.EINVAL)
 
 
-def _syncing() -> Iterator[dict[str, Any]]:
-    """Answer calls that wait for a disk with success, and do nothing: no sandbox outlives a crash of its machine."""
+def _sync_rules() -> Iterator[dict[str, Any]]:
+    """Answer calls that wait for a disk with success, without effect: no sandbox survives a crash of its machine."""
     for name in SYNCS:
-        yield _refused(name, SUCCESS)
-    yield _refused("msync", SUCCESS, (2, MS_SYNC, "SCMP_CMP_MASKED_EQ", MS_SYNC))
-    yield _when("msync", (2, MS_SYNC, "SCMP_CMP_MASKED_EQ", 0))
+        yield _deny(name, SUCCESS)
+    yield _deny("msync", SUCCESS, (2, MS_SYNC, "SCMP_CMP_MASKED_EQ", MS_SYNC))
+    yield _allow("msync", (2, MS_SYNC, "SCMP_CMP_MASKED_EQ", 0))
     for command in FILE_FLAGS:
-        yield _refused("ioctl", errno.ENOTTY, (1, C_INT, "SCMP_CMP_MASKED_EQ", command))
+        yield _deny("ioctl", errno.ENOTTY, (1, C_INT, "SCMP_CMP_MASKED_EQ", command))
     for condition in _unless(1, FILE_FLAGS, 0, 1 << 32):
-        yield _when("ioctl", condition)
+        yield _allow("ioctl", condition)
 
 
-def _opening(*, own_disk: bool) -> Iterator[dict[str, Any]]:
-    """Allow to open files; unless they lie on a disk of their own, not so that each write waits for the disk."""
+def _open_rules(*, own_disk: bool) -> Iterator[dict[str, Any]]:
+    """Allow open; without ``own_disk`` refuse the flags that make each write wait for the disk."""
     if own_disk:
         for name in ("open", "openat", "openat2"):
-            yield _when(name)
+            yield _allow(name)
         return
     for name, flags in (("open", 1), ("openat", 2)):
-        yield _refused(name, errno.EINVAL, (flags, O_DSYNC, "SCMP_CMP_MASKED_EQ", O_DSYNC))
-        yield _when(name, (flags, O_DSYNC, "SCMP_CMP_MASKED_EQ", 0))
-    # Its flags lie in memory, out of reach of a filter. Programs that get ENOSYS use openat.
-    yield _refused("openat2", errno.ENOSYS)
+        yield _deny(name, errno.EINVAL, (flags, O_DSYNC, "SCMP_CMP_MASKED_EQ", O_DSYNC))
+        yield _allow(name, (flags, O_DSYNC, "SCMP_CMP_MASKED_EQ", 0))
+    # The flags of openat2 are in memory, which a filter cannot read. After ENOSYS programs use openat.
+    yield _deny("openat2", errno.ENOSYS)
 
 
-def _memory_of_files() -> Iterator[dict[str, Any]]:
-    """Calls on pages of files, without those that evict pages or tell which are in memory."""
+def _page_cache_rules() -> Iterator[dict[str, Any]]:
+    """Allow calls on page cache and memory, except those that evict pages or show which are cached."""
     for name in ("mincore", "cachestat", "process_madvise"):
-        yield _refused(name, errno.ENOSYS)
-    yield _refused("fadvise64", 0, (3, C_INT, "SCMP_CMP_MASKED_EQ", DONTNEED))
-    yield from (_when("fadvise64", condition) for condition in _unless(3, frozenset((DONTNEED,)), 0, 8))
+        yield _deny(name, errno.ENOSYS)
+    yield _deny("fadvise64", 0, (3, C_INT, "SCMP_CMP_MASKED_EQ", DONTNEED))
+    yield from (_allow("fadvise64", condition) for condition in _unless(3, frozenset((DONTNEED,)), 0, 8))
     for advice in sorted(EVICTIONS):
-        yield _refused("madvise", errno.EINVAL, (2, C_INT, "SCMP_CMP_MASKED_EQ", advice))
-    yield from (_when("madvise", condition) for condition in _unless(2, EVICTIONS))
+        yield _deny("madvise", errno.EINVAL, (2, C_INT, "SCMP_CMP_MASKED_EQ", advice))
+    yield from (_allow("madvise", condition) for condition in _unless(2, EVICTIONS))
     for name, refused in (("preadv2", RWF_REFUSED), ("pwritev2", (*RWF_REFUSED, *RWF_SYNCS))):
-        yield _when(name, (5, C_INT & ~RWF_PLAIN | sum(RWF_SYNCS), "SCMP_CMP_MASKED_EQ", 0))
+        yield _allow(name, (5, C_INT & ~RWF_ALLOWED | sum(RWF_SYNCS), "SCMP_CMP_MASKED_EQ", 0))
         for flag in refused:
-            yield _refused(name, errno.EOPNOTSUPP, (5, flag, "SCMP_CMP_MASKED_EQ", flag))
+            yield _deny(name, errno.EOPNOTSUPP, (5, flag, "SCMP_CMP_MASKED_EQ", flag))
 
 
 def _unless(index: int, values: frozenset[int], first: int = 0, count: int = 128) -> Iterator[Condition]:
-    """One of them holds where the argument, an int, is among ``count`` from ``first`` on and none of ``values``.
+    """Yield conditions, one of which holds if an int is among ``count`` from ``first`` on, but not in ``values``.
 
-    Not one rule that forbids: libseccomp forgets it where another allows the call as a whole.
+    A rule that forbids ``values`` would not do: libseccomp drops it if another rule allows the whole call.
     """
     if not any(first <= value < first + count for value in values):
         yield index, C_INT & -count, "SCMP_CMP_MASKED_EQ", first
@@ -272,11 +271,11 @@ def _unless(index: int, values: frozenset[int], first: int = 0, count: int = 128
         yield from _unless(index, values, first + count // 2, count // 2)
 
 
-def _when(name: str, *conditions: Condition) -> dict[str, Any]:
+def _allow(name: str, *conditions: Condition) -> dict[str, Any]:
     return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": _arguments(conditions)}
 
 
-def _refused(name: str, error: int, *conditions: Condition) -> dict[str, Any]:
+def _deny(name: str, error: int, *conditions: Condition) -> dict[str, Any]:
     return {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": error, "args": _arguments(conditions)}
 
 

@@ -1,19 +1,19 @@
 """Hold file locks on the inodes that all sandboxes of a machine share, so that sandboxes can neither take nor see any.
 
-No mount and no filter of system calls keeps a program from locking its descriptors, and two kinds are shared:
+Neither mounts nor seccomp can keep a program from locking its own descriptors, and two kinds of inodes are shared:
 
 | inode                                                         | the farm's lock | what a sandbox gets              |
 |---------------------------------------------------------------|-----------------|----------------------------------|
 | of epoll(7), eventfd(2), timerfd(2), signalfd(2), inotify(7), | exclusive       | no lock at all, and always the   |
-| landlock(7), before Linux 6.9 pidfd_open(2): one per machine  |                 | same answer of what hinders it   |
-| of ``/proc/self/ns/*``, if a sandbox has no such namespace of | shared          | shared locks alone, and always   |
-| its own                                                       |                 | the same answer                  |
+| landlock(7), before Linux 6.9 pidfd_open(2): one per machine  |                 | same conflicting lock reported   |
+| of ``/proc/self/ns/*``, if a sandbox has no such namespace of | shared          | only shared locks, and always    |
+| its own                                                       |                 | the same lock reported           |
 
-A file of the second kind opens for reading alone, which allows shared locks only. The kernel lists locks in the order
-in which they were taken. So F_GETLK reports the farm's lock, which is older than every sandbox.
+Files of the second kind can only be opened for reading, which allows only shared locks. The kernel lists locks in the
+order in which they were taken, so F_GETLK reports the farm's lock, which is older than every sandbox.
 
-An exclusive lock is held by one process, and the next one waits for it: in the moment between two farms, and after the
-death of a farm, a sandbox that lives on can lock.
+One process holds an exclusive lock, and the next one waits for it. Between two farms, and after the death of a farm, a
+surviving sandbox can take the lock.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 NAMESPACES = Path("/proc/self/ns")
 F_OFD_SETLK = 37
-"""fcntl(2): locks of the descriptor, which a close of another descriptor of the same file does not end."""
+"""Command of fcntl(2) for open file description locks, which survive a close of another descriptor of the file."""
 RETRY_S = 0.5
 
 
@@ -37,14 +37,17 @@ class SharedInodes:
     """File locks on all shared inodes, from ``__init__`` to ``close``."""
 
     def __init__(self) -> None:
-        self._held = [_anonymous(), *(_Hold(_open(path), exclusive=False) for path in sorted(NAMESPACES.iterdir()))]
+        self._locks = [
+            _anonymous_inode(),
+            *(_InodeLock(_open(path), exclusive=False) for path in sorted(NAMESPACES.iterdir())),
+        ]
         self._closed = threading.Event()
         self._waiter: threading.Thread | None = None
-        waiting = [hold for hold in self._held if not hold.take()]
-        if waiting:
-            log.info("another process holds the shared inodes; this one waits to hold them after it")
+        pending = [lock for lock in self._locks if not lock.take()]
+        if pending:
+            log.info("another process holds the locks on shared inodes; this process waits until they are free")
             self._waiter = threading.Thread(
-                target=_take_in_turn, args=(waiting, self._closed), daemon=True, name="shared inodes"
+                target=_retry_until_taken, args=(pending, self._closed), daemon=True, name="shared inodes"
             )
             self._waiter.start()
 
@@ -53,12 +56,12 @@ class SharedInodes:
         self._closed.set()
         if self._waiter is not None:
             self._waiter.join()
-        while self._held:
-            os.close(self._held.pop().fd)
+        while self._locks:
+            os.close(self._locks.pop().fd)
 
 
 @dataclass(frozen=True, slots=True)
-class _Hold:
+class _InodeLock:
     fd: int
     exclusive: bool
 
@@ -73,16 +76,16 @@ class _Hold:
         return True
 
 
-def _anonymous() -> _Hold:
-    with select.epoll() as made:
-        return _Hold(fcntl.fcntl(made.fileno(), fcntl.F_DUPFD_CLOEXEC, 0), exclusive=True)
+def _anonymous_inode() -> _InodeLock:
+    with select.epoll() as epoll:
+        return _InodeLock(fcntl.fcntl(epoll.fileno(), fcntl.F_DUPFD_CLOEXEC, 0), exclusive=True)
 
 
 def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _take_in_turn(holds: list[_Hold], closed: threading.Event) -> None:
-    """Try for the locks until all are held or ``closed`` is set. A blocking wait could not be ended."""
-    while holds and not closed.wait(RETRY_S):
-        holds = [hold for hold in holds if not hold.take()]
+def _retry_until_taken(locks: list[_InodeLock], closed: threading.Event) -> None:
+    """Retry until all locks are held or ``closed`` is set. A blocking call could not be interrupted."""
+    while locks and not closed.wait(RETRY_S):
+        locks = [lock for lock in locks if not lock.take()]

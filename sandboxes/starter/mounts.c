@@ -25,8 +25,8 @@ static bool attach(int fd, const char *at)
     return !syscall(SYS_move_mount, fd, "", AT_FDCWD, at, 4 /* MOVE_MOUNT_F_EMPTY_PATH */);
 }
 
-/* Version 1 alone: the OCI runtime makes groups in whatever hierarchies it finds, in directories even where nothing is
-   mounted on them. So it finds those alone that it needs, and cannot write beside them. */
+/* For cgroup version 1: the OCI runtime makes cgroups in all hierarchies that it finds, and even in directories on
+   which nothing is mounted. So mount only those that it needs, below a read-only tmpfs. */
 static bool keep_hierarchies(char **kept)
 {
     int trees[HIERARCHIES_MAX], links = open(CGROUPS, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -39,7 +39,7 @@ static bool keep_hierarchies(char **kept)
     for (size_t i = 0; i < count; i++)
         if (mkdir(kept[i], 0755) || !attach(trees[i], kept[i]))
             return false;
-    DIR *names = fdopendir(links); /* such as cpu for cpu,cpuacct */
+    DIR *names = fdopendir(links); /* symlinks such as cpu to cpu,cpuacct */
     for (struct dirent *entry; names && (entry = readdir(names));) {
         char target[256] = {0};
         if (entry->d_type == DT_LNK && readlinkat(links, entry->d_name, target, sizeof target - 1) > 0) {
@@ -54,13 +54,13 @@ static bool keep_hierarchies(char **kept)
     return !mount(NULL, CGROUPS, NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 }
 
-static bool touch(const char *path)
+static bool make_file(const char *path)
 {
     int file = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
     return file >= 0 && !close(file);
 }
 
-static bool leads_to(const char *mount, const char *path)
+static bool is_path_prefix(const char *mount, const char *path)
 {
     size_t len = strlen(mount);
     return !strcmp(mount, "/") || (!strncmp(path, mount, len) && (!path[len] || path[len] == '/'));
@@ -70,17 +70,17 @@ static bool is_needed(const char *mount, char **needed)
 {
     static const char *const whole[] = {"/proc", "/sys", "/dev"}, *const system[] = {"/usr", "/lib", "/lib64", "/bin"};
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
-        if (leads_to(whole[i], mount))
+        if (is_path_prefix(whole[i], mount))
             return true;
     for (size_t i = 0; i < sizeof system / sizeof *system; i++)
-        if (leads_to(mount, system[i]))
+        if (is_path_prefix(mount, system[i]))
             return true;
-    while (*needed && !leads_to(mount, *needed))
+    while (*needed && !is_path_prefix(mount, *needed))
         needed++;
     return *needed;
 }
 
-/* In place, "\040" becomes a space; the kernel writes so what would end a field. */
+/* Decode octal escapes such as "\040" in place, with which the kernel writes characters that would end a field. */
 static void unescape(char *text)
 {
     char *to = text;
@@ -93,16 +93,16 @@ static void unescape(char *text)
     *to = 0;
 }
 
-/* Every other mount goes, for the machine could not let go of what is mounted here as long as we live; and each start
-   copies what is left. */
+/* Unmount all other mounts: the machine could not release them while this process lives, and each start copies the
+   mounts that are left. */
 static bool keep_mounts(char **needed)
 {
     char *table = NULL, *line = NULL;
-    size_t size = 0, room = 0;
+    size_t size = 0, capacity = 0;
     FILE *mounts = fopen("/proc/self/mountinfo", "re"), *copy = open_memstream(&table, &size);
     if (!mounts || !copy)
         return false;
-    while (getline(&line, &room, mounts) > 0) { /* all of it before it changes; the fifth field, proc_pid_mountinfo(5) */
+    while (getline(&line, &capacity, mounts) > 0) { /* read all before it changes; the fifth field is the mount point */
         char *at = line;
         for (int i = 0; i < 4; i++)
             at += strcspn(at, " ") + 1;
@@ -122,23 +122,24 @@ static bool keep_mounts(char **needed)
     return true;
 }
 
-bool settle(int disk, int layer, char **needed, char **hierarchies)
+bool set_up_mounts(int disk, int layer, char **needed, char **hierarchies)
 {
     if (chdir("/") || unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || !keep_mounts(needed))
         return false;
     if (*hierarchies && !keep_hierarchies(hierarchies))
         return false;
-    /* Room for the notes of as many starts as there may be: of a sandbox's description a copy, some 6 MiB at most. One
-       that has too little fails, whosever the notes are that fill it. */
-    if (mount("farm", PLACE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=2g"))
+    /* Space for the state of as many starts as possible: the OCI runtime copies each sandbox's configuration, about 6
+       MiB
+       at most. A start fails if the space is used up. */
+    if (mount("farm", MOUNT_DIR, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=2g"))
         return false;
     return !mkdir(DISK, 0755) && !mkdir(LAYER, 0755) && !mkdir(ROOTFS, 0755) && !mkdir(STATE, 0700) &&
-           !mkdir(DEVICES, 0755) && touch(USERS) && attach(disk, DISK) && attach(layer, LAYER);
+           !mkdir(DEVICES, 0755) && make_file(USERS) && attach(disk, DISK) && attach(layer, LAYER);
 }
 
-static int stand(void *nothing)
+static int wait_for_kill(void *unused)
 {
-    (void)nothing;
+    (void)unused;
     while (pause())
         ;
     return 0;
@@ -161,7 +162,7 @@ int make_user_namespace(const char *first)
     char path[64];
     if (seteuid((uid_t)atol(first)))
         return -1;
-    pid_t pid = clone(stand, stack + sizeof stack, CLONE_NEWUSER | CLONE_VM | SIGCHLD, NULL);
+    pid_t pid = clone(wait_for_kill, stack + sizeof stack, CLONE_NEWUSER | CLONE_VM | SIGCHLD, NULL);
     int error = errno, fd = -1;
     if (seteuid(0))
         return -1;
@@ -178,8 +179,8 @@ int make_user_namespace(const char *first)
     return fd;
 }
 
-/* Mount the EROFS image in `path`, a file or a block device, attached nowhere; see fsopen(2). Each mount of a file has
-   its own directory entries, inodes and pages in memory. */
+/* Return a detached mount of the EROFS image at `path`, a file or a block device; see fsopen(2). Each mount of a file
+   has its own directory entries, inodes and page cache. */
 static int mount_image(const char *path)
 {
     int context = (int)syscall(430 /* fsopen */, "erofs", 1 /* FSOPEN_CLOEXEC */), fd = -1;
@@ -195,37 +196,37 @@ static int mount_image(const char *path)
     return fd;
 }
 
-/* Return a read-only mount of the directory or image at `path` that is attached nowhere. Map its owners if `namespace`
-   is a descriptor. */
+/* Return a detached read-only mount of the directory or image at `path`. Map its owners if `namespace` is a
+   descriptor. */
 static int mount_layer(const char *path, int namespace)
 {
     struct {
         uint64_t set, clear, propagation, user_namespace;
-    } wanted = {0x1 /* MOUNT_ATTR_RDONLY */, 0, 0, 0};
+    } attributes = {0x1 /* MOUNT_ATTR_RDONLY */, 0, 0, 0};
     if (namespace >= 0) {
-        wanted.set |= 0x100000; /* MOUNT_ATTR_IDMAP */
-        wanted.user_namespace = (uint64_t)namespace;
+        attributes.set |= 0x100000; /* MOUNT_ATTR_IDMAP */
+        attributes.user_namespace = (uint64_t)namespace;
     }
-    struct stat found;
-    if (stat(path, &found))
+    struct stat status;
+    if (stat(path, &status))
         return -1;
-    int fd = S_ISDIR(found.st_mode) ? (int)syscall(SYS_open_tree, AT_FDCWD, path, 1 /* OPEN_TREE_CLONE */ | O_CLOEXEC)
+    int fd = S_ISDIR(status.st_mode) ? (int)syscall(SYS_open_tree, AT_FDCWD, path, 1 /* OPEN_TREE_CLONE */ | O_CLOEXEC)
                                     : mount_image(path);
-    if (fd >= 0 && !syscall(442 /* mount_setattr */, fd, "", AT_EMPTY_PATH, &wanted, sizeof wanted))
+    if (fd >= 0 && !syscall(442 /* mount_setattr */, fd, "", AT_EMPTY_PATH, &attributes, sizeof attributes))
         return fd;
     return -1;
 }
 
-bool mount_overlay(const char *above, char **layers, size_t count, const char *options, int namespace)
+bool mount_overlay(const char *top, char **layers, size_t count, const char *options, int namespace)
 {
     char data[4096];
-    const char *topmost = *above ? above : LAYER;
-    int top = mount_layer(topmost, namespace);
-    if (top < 0) /* a file system that maps no owners: these files are for everybody to read */
-        top = mount_layer(topmost, -1);
-    if (top < 0)
+    const char *top_path = *top ? top : LAYER;
+    int top_fd = mount_layer(top_path, namespace);
+    if (top_fd < 0) /* a file system without idmapped mounts: these files are readable for all */
+        top_fd = mount_layer(top_path, -1);
+    if (top_fd < 0)
         return false;
-    int len = snprintf(data, sizeof data, "%s,lowerdir=/proc/self/fd/%d", options, top);
+    int len = snprintf(data, sizeof data, "%s,lowerdir=/proc/self/fd/%d", options, top_fd);
     for (size_t i = 0; i < count && len < (int)sizeof data; i++) {
         int fd = mount_layer(layers[i], namespace);
         if (fd < 0)
@@ -235,7 +236,7 @@ bool mount_overlay(const char *above, char **layers, size_t count, const char *o
     errno = E2BIG;
     if (len >= (int)sizeof data)
         return false;
-    /* Devices work at DEVICES alone: an image may bring device files too. */
+    /* Device files work only at DEVICES, because an image can have its own. */
     return !mount("overlay", ROOTFS, "overlay", 0, data) && !mount(ROOTFS "/.farm/dev", DEVICES, NULL, MS_BIND, NULL) &&
            !mount(NULL, ROOTFS, NULL, MS_REMOUNT | MS_BIND | MS_NODEV, NULL);
 }
@@ -246,7 +247,7 @@ static int remove_entry(const char *path, const struct stat *entry, int kind, st
     return remove(path);
 }
 
-void forget(const char *id)
+void remove_runtime_state(const char *id)
 {
     char path[sizeof STATE + 80];
     if (snprintf(path, sizeof path, STATE "/%s", id) < (int)sizeof path)

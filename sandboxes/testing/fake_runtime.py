@@ -5,7 +5,6 @@ and the cause of the loss. ``FakeSandbox.die`` ends a sandbox while a call is in
 """
 
 import asyncio
-import contextlib
 import itertools
 import posixpath
 import time
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 
 from sandboxes.egress import EgressLog
 from sandboxes.errors import ImageError, LossCause, PathError, SandboxError, SandboxGone, SnapshotError, SpecError
-from sandboxes.interface import MIB, Capture, ExecResult, FileEntry, FileKind, Sandbox
+from sandboxes.interface import MIB, Capture, ExecResult, FileEntry, FileKind, Sandbox, sandbox_scope
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec, check_spec
 from sandboxes.testing.files import FakeFiles, FakeNode, digest_of_files
@@ -22,7 +21,7 @@ from sandboxes.testing.jobs import WithJobs
 from sandboxes.testing.programs import Program, Streams, captured, streams_of
 from sandboxes.testing.replay import CallResults
 from sandboxes.testing.shell import NOT_FOUND, FakeShell, Processes, ShellExit
-from sandboxes.toolserver.replay import call_under_way
+from sandboxes.toolserver.replay import current_call
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -94,23 +93,15 @@ class FakeRuntime:
     def _files_of_snapshot(self, spec: SandboxSpec, base: Snapshot) -> FakeFiles:
         snapshot, files = self._snapshots.get(base.id, (None, FakeFiles({})))
         if snapshot is not base:
-            raise SpecError(f"snapshot {base.id} was removed, or is another runtime's")
+            raise SpecError(f"snapshot {base.id} was removed or belongs to another runtime; take a new one")
         if spec.image != base.spec.image:
-            raise SpecError(f"a snapshot of {base.spec.image} cannot be started as {spec.image}")
+            raise SpecError(f"snapshot {base.id} is of image {base.spec.image}, not {spec.image}; use the same image")
         return files.copy()
 
     async def forget(self, snapshot_id: str) -> None:
         self._snapshots.pop(snapshot_id, None)
 
-    @contextlib.asynccontextmanager
-    async def scope(
-        self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0
-    ) -> AsyncIterator[Sandbox]:
-        sandbox = await self.create(spec, base=base, boot_timeout_s=boot_timeout_s)
-        try:
-            yield sandbox
-        finally:
-            await sandbox.remove()
+    scope = sandbox_scope
 
     async def digest_of(self, image: str) -> str:
         return digest_of_files(self._files_of(image))
@@ -118,7 +109,7 @@ class FakeRuntime:
     def _files_of(self, image: str) -> Mapping[str, bytes]:
         files = self._images.get(image)
         if files is None:
-            raise ImageError(f"image {image} is not on this machine; build or pull it first")
+            raise ImageError(f"image {image} is not on this machine; build or pull it")
         return files
 
     async def release_images(self) -> None:
@@ -165,7 +156,7 @@ class FakeSandbox(WithJobs):
             self.files.need_directory(self.workdir)
         except PathError as error:
             refused = SnapshotError if copied else SpecError
-            raise refused(f"{spec.image} has no directory to work in at {error}") from None
+            raise refused(f"workdir of {spec.image} cannot be entered: {error}; choose another workdir") from None
         self._programs = programs
         super().__init__(Processes())
         self._shells: dict[str, FakeShell] = {}
@@ -342,8 +333,8 @@ class FakeSandbox(WithJobs):
 
     async def _once(self, call_id: str | None, call: object, work: Coroutine[Any, Any, ExecResult]) -> ExecResult:
         """Return the result of a call; a repeated call returns the result of the first."""
-        if call_id is None and (whole := call_under_way()):
-            call_id = whole.next_change()
+        if call_id is None and (replayable := current_call()):
+            call_id = replayable.next_change()
         if call_id is None:
             return await self._call(work)
         if not self._answers.has(call_id):

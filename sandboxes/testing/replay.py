@@ -21,7 +21,7 @@ class CallResults:
         """Return the result of the first call with this id. Raises SpecError if the calls differ."""
         first, answer = self._calls[call_id]
         if first != call:
-            raise SpecError(f"call {call_id!r} was another call; give each an id of its own")
+            raise SpecError(f"call {call_id!r} belongs to a different call; use a new id for each call")
         return await asyncio.shield(answer)
 
     async def keep(self, call_id: str, call: object, work: Awaitable[ExecResult]) -> ExecResult:

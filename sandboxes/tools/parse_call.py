@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
@@ -17,6 +18,8 @@ MOST_ARGUMENT_CHARS = 8 * 1024 * 1024
 MOST_LEVELS = 100
 """Maximum nesting of lists and objects; checked here, because the parsers' own limits depend on their versions."""
 
+MOST_ITEMS = 400_000
+"""Maximum items of one argument that is a list or an object; each costs about a hundred bytes."""
 MOST_KEYS = 32
 """Maximum keys of one JSON object; more than any tool takes."""
 
@@ -96,6 +99,8 @@ def _check_key_count(raw: dict[str, Any]) -> None:
 def _parse_json(text: str) -> Any:
     if len(text) > MOST_ARGUMENT_CHARS:
         raise _bad_arguments(f"the arguments have {len(text):,} characters; at most {MOST_ARGUMENT_CHARS:,} are taken")
+    if len(text) > MOST_ITEMS:
+        _refuse_many_items(text)
     with contextlib.suppress(ValueError, TypeError):  # three times as fast; json decides what it rejects
         return from_json(text, allow_inf_nan=False)
     try:
@@ -108,6 +113,25 @@ def _parse_json(text: str) -> Any:
         raise _bad_json("it is nested too deeply") from None
     except ValueError as error:  # NaN and Infinity, integers of thousands of digits
         raise _bad_json(str(error).split(";")[0]) from None
+
+
+def _refuse_many_items(text: str) -> None:
+    """Refuse a list or an object that may hold more than ``MOST_ITEMS``, before anything of it is built."""
+    try:
+        values = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        raise _bad_arguments("the arguments must be a JSON object") from None
+    except msgspec.DecodeError as error:
+        raise _bad_json(str(error)) from None
+    except RecursionError:
+        raise _bad_json("it is nested too deeply") from None
+    except UnicodeError:  # half of a surrogate pair, which json names
+        return
+    _check_key_count(values)
+    for key, raw in values.items():
+        value = bytes(raw)
+        if value[:1] != b'"' and sum(map(value.count, (b",", b"[", b"{"))) > MOST_ITEMS:
+            raise _bad_arguments(f"{_quoted(key)}: may hold more than {MOST_ITEMS:,} items")
 
 
 def _no_constant(name: str) -> float:

@@ -1,6 +1,7 @@
-"""The program that answers the calls of a sandbox (``src``, in C), and the host's side of it.
+"""The tool server, which runs inside a sandbox (``src``, in C), and its client on the host.
 
-``client`` makes calls over ``connection`` in the words of ``protocol``. ``toolbox`` compiles what sandboxes hold.
+``client`` makes calls over ``connection`` in the format of ``protocol``. ``toolbox`` compiles the programs that
+sandboxes need.
 
-sandboxes/docs/tool-server.md explains it.
+The page is sandboxes/docs/tool-server.md.
 """

@@ -1,4 +1,4 @@
-"""One connection to a tool server: frames out, answers in by their ids."""
+"""A connection to a tool server: it sends frames and matches answers to requests by id."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ _PEER = struct.Struct("3i")
 
 
 class ServerConnection(asyncio.Protocol):
-    """Sends frames and resolves the future of each answer's id; once lost, every future fails."""
+    """Sends frames, and resolves the future of each answer's id. When it is lost, all futures fail."""
 
     def __init__(self) -> None:
         self._splitter = protocol.FrameSplitter()
@@ -34,7 +34,7 @@ class ServerConnection(asyncio.Protocol):
             self.lose(error)
             return
         for answer in answers:
-            # Nobody waits any more for a call that was given up; its answer is of no use.
+            # The id is unknown if the caller was cancelled.
             future = self._waiting.pop(answer.id, None)
             if future is not None and not future.done():
                 future.set_result(answer)
@@ -43,6 +43,7 @@ class ServerConnection(asyncio.Protocol):
         self.lose(SandboxGone(f"the tool server closed the connection{f': {exc}' if exc else ''}"))
 
     def lose(self, reason: Exception) -> None:
+        """Close the connection and fail all waiting calls with ``reason``, or with the first reason."""
         if self._lost is None:
             self._lost = reason
         if self._transport is not None:
@@ -59,6 +60,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport.write(data)
 
     async def ask(self, request_id: int, data: bytes) -> ServerReply:
+        """Send a request and wait for its answer."""
         future: asyncio.Future[ServerReply] = asyncio.get_running_loop().create_future()
         self.send(data)
         self._waiting[request_id] = future
@@ -69,9 +71,9 @@ class ServerConnection(asyncio.Protocol):
 
 
 async def connect(path: Path, expected_pid: int | None) -> ServerConnection:
-    """Waits until somebody listens. Raises ProtocolError where that is another process, and OSError."""
+    """Connect as soon as a process listens. Raises OSError, and ProtocolError if its pid is not ``expected_pid``."""
     loop = asyncio.get_running_loop()
-    # Through the directory's descriptor: the path itself may be longer than a socket's name can be.
+    # Connect through a descriptor of the directory: its path may be too long for a socket's name.
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         while True:
@@ -88,5 +90,5 @@ async def connect(path: Path, expected_pid: int | None) -> ServerConnection:
     pid = _PEER.unpack(listener)[0]
     if expected_pid is not None and pid != expected_pid:
         transport.abort()
-        raise ProtocolError(f"process {pid} listens at the tool server's socket, not {expected_pid}")
+        raise ProtocolError(f"the tool server's socket belongs to process {pid}, not {expected_pid}")
     return connection

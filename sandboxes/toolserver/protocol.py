@@ -1,7 +1,6 @@
-"""The wire between host and tool server, as ``toolserver/src/request.h`` describes it.
+"""The wire format between host and tool server, as documented in ``toolserver/src/request.h``.
 
-What the server sends is hostile: every length is bounded, every value parsed into the narrowest type, and anything
-else is a ProtocolError.
+Answers are untrusted: every length is limited and every value validated. Invalid data raises ProtocolError.
 """
 
 import hashlib
@@ -26,14 +25,15 @@ TIMEOUT_MAX_MS: Final = 2**32 - 1
 JOB_OUTPUT_MAX: Final = 28_000
 INPUT_MAX: Final = MIB
 ENVIRONMENT_MAX: Final = 4096
-CHOSEN: Final = 1 << 63
+FIRST_CALLER_ID: Final = 1 << 63
+"""Set in ids that are derived from a caller's ``call_id``."""
 
 _HEADER = struct.Struct("<IQB")
 _STAT = struct.Struct("<BIQq")
-_LISTED = struct.Struct("<BIQqI")
-"""And the length of the path that comes after it."""
+_WALK_ENTRY = struct.Struct("<BIQqI")
+"""Without the path, whose length comes last."""
 _KINDS = {ord("f"): FileKind.FILE, ord("d"): FileKind.DIRECTORY, ord("l"): FileKind.SYMLINK, ord("o"): FileKind.OTHER}
-_TIMED_OUT, _SHELL_LOST, _RUNS_STILL = 1, 2, 4
+_TIMED_OUT, _SHELL_LOST, _STILL_RUNNING = 1, 2, 4
 
 
 class Op(IntEnum):
@@ -65,12 +65,12 @@ class WriteFlag(IntEnum):
 
 
 class Unsendable(ValueError):
-    """What was asked cannot be put into a request; the message says why, and goes on after "the command"."""
+    """The request cannot be encoded. The message is a predicate that follows "the command"."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReply:
-    """``errno`` 0: ``body`` is what was asked for; otherwise the server refused and the body is empty."""
+    """An answer. ``errno``: 0, or the error of a refused request, which has an empty ``body``."""
 
     id: int
     errno: int
@@ -78,17 +78,17 @@ class ServerReply:
 
 
 def frame(request_id: int, op: Op, *parts: bytes) -> bytes:
-    """Raises Unsendable."""
+    """Encode a request. Raises Unsendable."""
     body = b"".join(parts)
     if len(body) > REQUEST_MAX:
         raise Unsendable(f"is larger than {REQUEST_MAX} bytes")
     return _HEADER.pack(9 + len(body), request_id, op) + body
 
 
-def chosen_id(call_id: str) -> int:
-    """The request id that stands for a caller's own: never one of those that are counted up from 62 random bits."""
+def request_id_of(call_id: str) -> int:
+    """Return the request id of ``call_id``. It differs from counted ids, which start at 62 random bits."""
     digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).digest()
-    return CHOSEN | int.from_bytes(digest[:8], "little")
+    return FIRST_CALLER_ID | int.from_bytes(digest[:8], "little")
 
 
 def blob(data: bytes) -> bytes:
@@ -96,9 +96,9 @@ def blob(data: bytes) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """Raises Unsendable for what no path, argument or command can hold.
+    """Encode a string. Surrogates that stand for undecodable bytes become those bytes.
 
-    Surrogates that stand for undecodable bytes go back to those bytes.
+    Raises Unsendable for zero bytes and other surrogates.
     """
     try:
         data = value.encode("utf-8", "surrogateescape")
@@ -115,13 +115,14 @@ def texts(values: Sequence[str]) -> bytes:
     return len(values).to_bytes(4, "little") + b"".join(map(text, values))
 
 
-def caps(timeout_s: float, output_limit: int) -> bytes:
-    """A time-out of at least a millisecond, and a limit split evenly between an output's head and its tail."""
+def encode_limits(timeout_s: float, output_limit: int) -> bytes:
+    """Encode a time-out of at least 1 ms, and an output limit, half for the head and half for the tail."""
     limit = max(0, min(output_limit, CAPTURE_MAX))
     timeout_ms = max(1, min(round(timeout_s * 1000), TIMEOUT_MAX_MS))
     return struct.pack("<III", timeout_ms, limit - limit // 2, limit // 2)
 
 
+# All fields of the request, by keyword; the only caller passes on the arguments of Sandbox.exec.
 def exec_request(
     argv: Sequence[str],
     *,
@@ -133,27 +134,27 @@ def exec_request(
     merge_stderr: bool,
     login: bool = False,
 ) -> bytes:
-    additions = [f"{name}={value}" for name, value in env.items()]
+    settings = [f"{name}={value}" for name, value in env.items()]
     return b"".join(
         (
             bytes((merge_stderr | login << 1,)),
-            caps(timeout_s, output_limit),
+            encode_limits(timeout_s, output_limit),
             text(cwd or ""),
             texts(argv),
-            texts(additions),
+            texts(settings),
             blob(stdin),
         )
     )
 
 
 class FrameSplitter:
-    """Cuts a byte stream into answers."""
+    """Splits a byte stream into answers."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[ServerReply]:
-        """The answers that are complete with ``data``. Raises ProtocolError; nothing more may be fed after that."""
+        """Return the answers that ``data`` completes. Raises ProtocolError; then no more data may be fed."""
         self._buffer += data
         answers = []
         at = 0
@@ -175,12 +176,12 @@ def _answer(data: bytes) -> ServerReply:
         return ServerReply(request_id, 0, data[9:])
     errno = int.from_bytes(data[9:], "little")
     if refused != 1 or len(data) != 13 or not 1 <= errno <= 4095:
-        raise ProtocolError("the tool server sent a malformed refusal")
+        raise ProtocolError("the tool server sent an invalid refusal")
     return ServerReply(request_id, errno, b"")
 
 
 class BodyReader:
-    """Reads one answer's body from its beginning; every method raises ProtocolError when it is not as expected."""
+    """Reads the fields of an answer's body in order. Every method raises ProtocolError for invalid data."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -189,7 +190,7 @@ class BodyReader:
     def take(self, length: int) -> bytes:
         end = self._at + length
         if end > len(self._body):
-            raise ProtocolError("the tool server sent an answer that ends too early")
+            raise ProtocolError("the tool server sent an answer that is too short")
         data = self._body[self._at : end]
         self._at = end
         return data
@@ -200,7 +201,7 @@ class BodyReader:
     def blob(self, limit: int) -> bytes:
         length = self.unsigned(4)
         if length > limit:
-            raise ProtocolError(f"the tool server sent {length} bytes where {limit} were allowed")
+            raise ProtocolError(f"the tool server sent {length} bytes, more than the limit of {limit}")
         return self.take(length)
 
     @property
@@ -209,7 +210,7 @@ class BodyReader:
 
     def end(self) -> None:
         if not self.exhausted:
-            raise ProtocolError("the tool server sent more than an answer")
+            raise ProtocolError("the tool server sent an answer that is too long")
 
 
 def empty(body: bytes) -> None:
@@ -235,39 +236,50 @@ def replaced(body: bytes) -> bool:
     value = reader.unsigned(1)
     reader.end()
     if value > 1:
-        raise ProtocolError(f"the tool server wrote over {value} files at once")
+        raise ProtocolError(f"the tool server sent {value} in place of a boolean")
     return bool(value)
 
 
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """The RESULT of a command or job."""
+
+    exit_code: int
+    flags: int
+    duration_s: float
+    spill: str | None
+    stdout: Capture
+    stderr: Capture
+
+
 def exec_result(body: bytes, output_limit: int) -> ExecResult:
-    exit_code, flags, duration_us, spill, stdout, stderr = _result(body, _TIMED_OUT | _SHELL_LOST, output_limit)
-    timed_out = bool(flags & _TIMED_OUT)
+    result = _result(body, _TIMED_OUT | _SHELL_LOST, output_limit)
+    timed_out = bool(result.flags & _TIMED_OUT)
     return ExecResult(
-        exit_code=None if timed_out else exit_code,
-        stdout=stdout,
-        stderr=stderr,
+        exit_code=None if timed_out else result.exit_code,
+        stdout=result.stdout,
+        stderr=result.stderr,
         timed_out=timed_out,
-        duration_s=duration_us / 1e6,
-        shell_lost=bool(flags & _SHELL_LOST),
-        spill=spill,
+        duration_s=result.duration_s,
+        shell_lost=bool(result.flags & _SHELL_LOST),
+        spill=result.spill,
     )
 
 
-def _result(body: bytes, known: int, output_limit: int) -> tuple[int, int, int, str | None, Capture, Capture]:
-    """Exit code, flags (of those that are ``known``), microseconds, spill, and both captures."""
+def _result(body: bytes, allowed_flags: int, output_limit: int) -> _Result:
     reader = BodyReader(body)
     exit_code, flags, duration_us = reader.unsigned(4), reader.unsigned(1), reader.unsigned(8)
-    if exit_code > 255 or flags & ~known:
+    if exit_code > 255 or flags & ~allowed_flags:
         raise ProtocolError(f"the tool server sent exit code {exit_code} with flags {flags}")
     spill = _spill(reader)
     stdout, stderr = _capture(reader, output_limit), _capture(reader, output_limit)
     reader.end()
-    return exit_code, flags, duration_us, spill, stdout, stderr
+    return _Result(exit_code, flags, duration_us / 1e6, spill, stdout, stderr)
 
 
 def job_output(body: bytes) -> JobOutput:
-    exit_code, flags, duration_us, spill, output, _ = _result(body, _RUNS_STILL, JOB_OUTPUT_MAX)
-    return JobOutput(output, None if flags else exit_code, duration_us / 1e6, spill)
+    result = _result(body, _STILL_RUNNING, JOB_OUTPUT_MAX)
+    return JobOutput(result.stdout, None if result.flags else result.exit_code, result.duration_s, result.spill)
 
 
 def number(body: bytes) -> int:
@@ -286,52 +298,52 @@ def _spill(reader: BodyReader) -> str | None:
     path = reader.blob(64)
     directory, _, name = path.rpartition(b"/")
     if reader.take(1) != b"\0" or (path and (directory != b"/tmp/.farm-output" or not name.isdigit())):
-        raise ProtocolError("the tool server named a spill file that cannot be one")
+        raise ProtocolError("the tool server sent an invalid spill path")
     return path.decode("ascii") or None
 
 
 def _capture(reader: BodyReader, output_limit: int) -> Capture:
-    limit = max(output_limit, 4608)  # the server's own words when a program does not start
+    limit = max(output_limit, 4608)  # the server's own error message if a program does not start
     head, tail = reader.blob(limit), reader.blob(limit)
     elided = reader.unsigned(8)
     if len(head) + len(tail) > limit:
-        raise ProtocolError(f"the tool server sent {len(head) + len(tail)} bytes where {limit} were allowed")
+        raise ProtocolError(f"the tool server sent {len(head) + len(tail)} bytes, more than the limit of {limit}")
     return Capture(head, tail, elided) if elided else Capture(head + tail)
 
 
 def file_entry(body: bytes, path: str) -> FileEntry:
     reader = BodyReader(body)
-    entry = _entry(reader, path)
+    entry = _read_file_entry(reader, path)
     reader.end()
     return entry
 
 
-def _entry(reader: BodyReader, path: str) -> FileEntry:
-    return _described(path, *_STAT.unpack(reader.take(_STAT.size)))
+def _read_file_entry(reader: BodyReader, path: str) -> FileEntry:
+    return _file_entry(path, *_STAT.unpack(reader.take(_STAT.size)))
 
 
-def _described(path: str, kind: int, mode: int, size: int, mtime_ns: int) -> FileEntry:
+def _file_entry(path: str, kind: int, mode: int, size: int, mtime_ns: int) -> FileEntry:
     if kind not in _KINDS or mode > 0o7777 or size >= 2**63:
-        raise ProtocolError("the tool server described a file that cannot be one")
+        raise ProtocolError("the tool server sent an invalid file entry")
     return FileEntry(path, _KINDS[kind], mode, size, mtime_ns)
 
 
 def walk_entries(body: bytes) -> list[FileEntry]:
-    """Sorted by path; each path once, relative, and inside the walked root."""
+    """Parse the answer to WALK. Return entries sorted by path; paths are unique, relative and below the root."""
     entries: dict[str, FileEntry] = {}
     at = 0
-    while at < len(body):  # not by a Reader, which takes twice as long
-        begins = at + _LISTED.size
-        if begins > len(body):
-            raise ProtocolError("the tool server sent an answer that ends too early")
-        *stat, length = _LISTED.unpack_from(body, at)
-        at = begins + length
+    while at < len(body):  # without BodyReader, which takes twice as long
+        path_start = at + _WALK_ENTRY.size
+        if path_start > len(body):
+            raise ProtocolError("the tool server sent an answer that is too short")
+        *stat, length = _WALK_ENTRY.unpack_from(body, at)
+        at = path_start + length
         if length > MIB or at > len(body):
-            raise ProtocolError(f"the tool server sent {length} bytes of a path")
-        path = body[begins:at].decode("utf-8", "surrogateescape")
-        entry = _described(path, *stat)
+            raise ProtocolError(f"the tool server sent an invalid path of {length} bytes")
+        path = body[path_start:at].decode("utf-8", "surrogateescape")
+        entry = _file_entry(path, *stat)
         if entry.kind is FileKind.DIRECTORY or path in entries or not _is_below(path):
-            raise ProtocolError("the tool server listed a file that cannot be in the directory")
+            raise ProtocolError("the tool server sent an entry that cannot be in the directory")
         entries[path] = entry
     return [entries[path] for path in sorted(entries)]
 

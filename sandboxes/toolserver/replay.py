@@ -1,10 +1,9 @@
-"""Calls of several requests that another process may make again, to the same effect and to no other.
+"""Replay calls of several requests after a crash: another process makes a call again with the same effect.
 
-Who makes a call again does the same work on the same answers, so it makes the same requests in the same order. Those
-that change something carry ids, by which the tool server runs none of them twice. Those that only look would see what
-the call itself has changed since: so their answers are kept by the caller, and told again. That something is about to
-be changed is kept as well: or a call that knows less than it did, as one that takes an edit back, would end without
-what it has done, and nobody would notice.
+A replayed call does the same work on the same answers, so it makes the same requests in the same order. Requests that
+change something carry ids, so that the tool server runs none of them twice. Requests that only read would see the
+call's own changes, so the caller records their answers and replays them. The caller also records that a change is about
+to be made: otherwise a replay that ends before that change would lose it without notice.
 """
 
 import contextlib
@@ -15,16 +14,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from sandboxes.errors import AnswerLost
-from sandboxes.toolserver.protocol import Op, ServerReply, chosen_id
+from sandboxes.toolserver.protocol import Op, ServerReply, request_id_of
 
-LOOKS = frozenset({Op.PING, Op.READ, Op.STAT, Op.WALK})
+READ_OPS = frozenset({Op.PING, Op.READ, Op.STAT, Op.WALK})
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRead:
-    """What a request that only looks was answered. ``asked`` is a digest of it; ``errno`` and ``body`` as in Answer.
+    """A recorded request. ``asked``: digest of a read; ``errno`` and ``body``: its answer, as in ServerReply.
 
-    Of one that ``changes`` something: that it was made.
+    ``changes``: the request is a change instead, of which nothing else is recorded.
     """
 
     asked: bytes
@@ -37,62 +36,61 @@ KeepRead = Callable[[RecordedRead], None]
 
 
 class ReplayableCall:
-    """A call under way."""
+    """A running call that can be replayed. ``seen``: records of an earlier run."""
 
     def __init__(self, name: str, seen: Sequence[RecordedRead], keep: KeepRead | None) -> None:
         self._name = name
-        self._looked = [one for one in seen if not one.changes]
-        self._changed = [one for one in seen if one.changes]
-        self._keep = keep
-        self._looks = self._changes = 0
+        self._recorded_reads = [one for one in seen if not one.changes]
+        self._recorded_changes = [one for one in seen if one.changes]
+        self._record = keep
+        self._read_count = self._change_count = 0
 
-    async def look(self, op: Op, body: bytes, ask: Callable[[], Awaitable[ServerReply]]) -> ServerReply:
-        if self._keep is None:
+    async def read(self, op: Op, body: bytes, ask: Callable[[], Awaitable[ServerReply]]) -> ServerReply:
+        if self._record is None:
             return await ask()
-        asked, number = hashlib.sha256(bytes((op,)) + body).digest()[:16], self._looks
-        self._looks += 1
-        if number < len(self._looked):
-            seen = self._looked[number]
+        asked, number = hashlib.sha256(bytes((op,)) + body).digest()[:16], self._read_count
+        self._read_count += 1
+        if number < len(self._recorded_reads):
+            seen = self._recorded_reads[number]
             if seen.asked != asked:
-                raise _went_otherwise(self._name)
+                raise _diverged(self._name)
             return ServerReply(0, seen.errno, seen.body)
         answer = await ask()
-        self._keep(RecordedRead(asked, answer.errno, answer.body))
+        self._record(RecordedRead(asked, answer.errno, answer.body))
         return answer
 
     def next_change(self) -> str:
-        """The name of its next request that changes something, which is about to be made."""
-        if self._keep is not None and self._changes >= len(self._changed):
-            self._keep(RecordedRead(b"", changes=True))
-        self._changes += 1
-        return f"{self._name}, request {self._changes}"
+        """Record the next change, and return the id of its request."""
+        if self._record is not None and self._change_count >= len(self._recorded_changes):
+            self._record(RecordedRead(b"", changes=True))
+        self._change_count += 1
+        return f"{self._name}, request {self._change_count}"
 
     async def change(self, ask: Callable[[int], Awaitable[ServerReply]]) -> ServerReply:
         name = self.next_change()
-        answer = await ask(chosen_id(name))
+        answer = await ask(request_id_of(name))
         if answer.errno == errno.EBADMSG:
-            raise _went_otherwise(self._name)
+            raise _diverged(self._name)
         if answer.errno == errno.ESTALE:
-            raise AnswerLost(f"{name} has run, and what it answered is no longer known")
+            raise AnswerLost(f"{name} has run, but its answer is no longer kept")
         return answer
 
     def check_end(self) -> None:
-        """Raises AnswerLost where it made fewer requests than before."""
-        if self._looks < len(self._looked) or self._changes < len(self._changed):
-            raise _went_otherwise(self._name)
+        """Raise AnswerLost if the call made fewer requests than the recorded run."""
+        if self._read_count < len(self._recorded_reads) or self._change_count < len(self._recorded_changes):
+            raise _diverged(self._name)
 
 
-_current: ContextVar[ReplayableCall | None] = ContextVar("the call that may be made again", default=None)
+_current: ContextVar[ReplayableCall | None] = ContextVar("replayable call", default=None)
 
 
 @contextlib.contextmanager
 def repeatable(name: str, seen: Sequence[RecordedRead] = (), keep: KeepRead | None = None) -> Iterator[None]:
-    """Within it all requests to a tool server, also of tasks begun there, are those of the call ``name``.
+    """Make all requests to tool servers inside the block, also of its tasks, requests of the replayable call ``name``.
 
-    A name stands for one call in a sandbox. ``seen``: what ``keep`` was given before the call was cut off, in order.
-    ``keep`` None: the call changes nothing, so that it may look anew; what a job has said is told once all the same.
-    AnswerLost is raised where the call does not go as it went before, also by the end of the block where it has made
-    fewer requests, or an answer is forgotten.
+    ``name``: unique for a call in a sandbox. ``seen``: what ``keep`` got before the call was interrupted, in order.
+    ``keep``: records a request; None for a call that changes nothing, which can read again (job output is still
+    delivered only once). Raises AnswerLost if the call differs from its recorded run, or an answer is no longer kept.
     """
     call = ReplayableCall(name, seen, keep)
     token = _current.set(call)
@@ -103,9 +101,9 @@ def repeatable(name: str, seen: Sequence[RecordedRead] = (), keep: KeepRead | No
     call.check_end()
 
 
-def call_under_way() -> ReplayableCall | None:
+def current_call() -> ReplayableCall | None:
     return _current.get()
 
 
-def _went_otherwise(name: str) -> AnswerLost:
-    return AnswerLost(f"{name} does not go on as it began before it was cut off")
+def _diverged(name: str) -> AnswerLost:
+    return AnswerLost(f"{name} cannot be replayed: its requests differ from those before the interruption")

@@ -1,4 +1,4 @@
-"""The calls of a sandbox that its tool server answers."""
+"""The calls of a sandbox that its tool server answers. Each is wrapped to report the loss of the sandbox."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class SandboxCalls(ABC):
-    """They mean what ``Sandbox`` says of them."""
+    """The calls of ``Sandbox`` on a tool server."""
 
     def __init__(self, server: ToolServer) -> None:
         self._server = server
 
     @abstractmethod
     async def _answer(self, call: Coroutine[Any, Any, T]) -> T:
-        """The call's result; a SandboxGone says what became of the sandbox."""
+        """Await ``call``. If the server is lost, raise SandboxGone with the cause."""
 
     async def ping(self) -> None:
         await self._answer(self._server.ping())

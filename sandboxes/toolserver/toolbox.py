@@ -1,11 +1,11 @@
-"""The toolbox: what is mounted read-only at ``/.farm`` in every sandbox, so that any image will do.
+"""Build the toolbox: the directory that is mounted read-only at ``/.farm`` in every sandbox, so that any image works.
 
-bin/toolserver   the first process
+bin/toolserver   the init process
 bin/bash         the shell of the sessions
-bin/busybox      for images that hold nothing
+bin/busybox      for images without programs
 bin/rg, lib/     ripgrep with its own loader and libraries
 
-Beside it, and not in any sandbox, lies the starter, which makes sandboxes on this machine.
+Beside it, outside of sandboxes, is the starter, which starts sandboxes on this machine.
 """
 
 import hashlib
@@ -32,34 +32,34 @@ PACKAGES = {
     "busybox": "busybox-static",
     "rg": "ripgrep",
 }
-"""The programs a toolbox is made of or with, and the Debian packages that hold them."""
+"""Programs that are part of a toolbox or needed to build it, and their Debian packages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """``path``: a directory to be mounted read-only at ``/.farm``."""
+    """A built toolbox. ``path``: the directory to mount at ``/.farm``."""
 
     path: Path
 
     @property
-    def below(self) -> Path:
-        """An empty directory: an overlay without an upper layer has two layers at least."""
+    def empty_layer(self) -> Path:
+        """An empty directory, because an overlay without an upper layer needs at least two layers."""
         return self.path.with_name("below")
 
     @property
     def starter(self) -> Path:
-        """The program that ``sandboxes/starter/starter.c`` describes."""
+        """The program of ``sandboxes/starter/starter.c``."""
         return self.path.with_name("starter")
 
     @property
     def starter_library(self) -> Path:
-        """The same, to be loaded into an OCI runtime."""
+        """The starter as a library that is loaded into an OCI runtime."""
         return self.path.with_name("starter.so")
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Files of this machine that go into a toolbox, by their names in it."""
+    """Files of this machine that are copied into a toolbox, by their names in it."""
 
     files: dict[str, Path]
 
@@ -77,9 +77,9 @@ class _Parts:
 
 
 def ensure_toolbox(state_dir: Path) -> Toolbox:
-    """The toolbox below ``state_dir/toolbox``, named by the digest of all that is in it, built where it is not there.
+    """Return the toolbox in ``state_dir/toolbox``, named by the digest of its parts. Build it if it does not exist.
 
-    Blocks for some seconds when it builds. Raises RuntimeUnavailable where a package lacks or the build fails.
+    A build blocks for some seconds. Raises RuntimeUnavailable if a package is missing or the build fails.
     """
     programs = _find_programs()
     parts = _find_parts(programs)
@@ -87,25 +87,25 @@ def ensure_toolbox(state_dir: Path) -> Toolbox:
     if path.is_dir():
         return Toolbox(path / INSIDE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with scratch(path.parent) as place:
-        building = place / "toolbox"
+    with scratch(path.parent) as target:
+        building = target / "toolbox"
         _build(building, parts, programs)
         try:
             building.rename(path)
         except OSError:
-            if not path.is_dir():  # otherwise somebody else has built the same
+            if not path.is_dir():  # it exists if another process has built the same toolbox
                 raise
     return Toolbox(path / INSIDE)
 
 
 def _find_programs() -> dict[str, Path]:
     found = {name: shutil.which(name) for name in PACKAGES}
-    lacking = [PACKAGES[name] for name, path in found.items() if path is None]
+    missing = [PACKAGES[name] for name, path in found.items() if path is None]
     busybox = found["busybox"]
     if busybox is not None and _libraries(Path(busybox)) is not None:
-        lacking.append(PACKAGES["busybox"])
-    if lacking:
-        raise RuntimeUnavailable(f"the toolbox cannot be built; as root: apt-get install {' '.join(lacking)}")
+        missing.append(PACKAGES["busybox"])
+    if missing:
+        raise RuntimeUnavailable(f"the toolbox cannot be built; as root: apt-get install {' '.join(missing)}")
     return {name: Path(path).resolve() for name, path in found.items() if path is not None}
 
 
@@ -121,7 +121,7 @@ def _find_parts(programs: dict[str, Path]) -> _Parts:
 
 
 def _libraries(program: Path) -> dict[str, Path] | None:
-    """The shared libraries of a program by name, its loader as ``ld.so``; None for a static one."""
+    """Return a program's shared libraries by name, its loader as ``ld.so``. None for a static program."""
     listed = subprocess.run(["ldd", program], capture_output=True, text=True, env={"LC_ALL": "C"}, check=False)
     if listed.returncode != 0 or "statically linked" in listed.stdout:
         return None
@@ -150,23 +150,23 @@ def _build(building: Path, parts: _Parts, programs: dict[str, Path]) -> None:
         building / "below",
         inside,
         *inside.rglob("*"),
-    ):  # for anybody inside, whatever the umask here is
+    ):  # readable for all users inside, with any umask here
         os.chmod(path, 0o755)
 
 
-def _compile(sources: Path, place: Path, programs: dict[str, Path]) -> None:
-    with scratch() as made:  # make cannot write where a path has spaces
-        make = [str(programs["make"]), "-s", "-C", str(sources), f"DESTDIR={made}"]
+def _compile(sources: Path, target: Path, programs: dict[str, Path]) -> None:
+    with scratch() as output:  # make cannot write to a path with spaces
+        make = [str(programs["make"]), "-s", "-C", str(sources), f"DESTDIR={output}"]
         make += [f"CC={programs['musl-gcc']}", f"HOST_CC={programs['gcc']}"]
         compiled = subprocess.run(make, capture_output=True, text=True, check=False)
         if compiled.returncode != 0:
-            raise RuntimeUnavailable(f"the {sources.name} does not compile: {compiled.stderr.strip()[-2000:]}")
-        for binary in made.iterdir():
-            shutil.copy(binary, place)
+            raise RuntimeUnavailable(f"{sources.name} does not compile: {compiled.stderr.strip()[-2000:]}")
+        for binary in output.iterdir():
+            shutil.copy(binary, target)
 
 
 def main(state_dir: str) -> None:
-    """Build it and print where it is; what ``images/toolbox/build.sh`` runs."""
+    """Build the toolbox and print its path; called by ``images/toolbox/build.sh``."""
     try:
         print(ensure_toolbox(Path(state_dir)).path)
     except RuntimeUnavailable as error:

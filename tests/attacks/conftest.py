@@ -1,7 +1,6 @@
 """The arena: an attack is carried out in a real sandbox, then judged by the naive grader and by the farm's."""
 
 import asyncio
-import random
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from docker.errors import ImageNotFound
 
 from farm.core.change import Change
 from farm.core.task import ReportFormat
-from farm.grading import Verdict, grade, take_baseline, take_change
+from farm.grading import GradingRequest, Verdict, grade, take_baseline, take_change
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.images.store import ImageStore
 from sandboxes.interface import Sandbox
@@ -80,7 +79,7 @@ class Arena:
     ) -> Verdict:
         """What the farm gives for it."""
         bundle = make_task(self.image, report, timeout_s=timeout_s, suite=suite)
-        return await grade(bundle, await self.change(attack), self.runtime, verify_s=None, rng=random.SystemRandom())
+        return await grade(GradingRequest(bundle, await self.change(attack), self.runtime))
 
     async def change(self, attack: str) -> Change:
         async with self.runtime.scope(self.spec) as sandbox:

@@ -70,7 +70,7 @@ def prepare(path: Path, tools: Sequence[str], fit: FitTasks | None = None, /) ->
     """A task set is a directory here; its content does not matter."""
     if not path.is_dir():
         raise TasksetError(f"{path}: not a directory of tasks")
-    if path.name == "empty" or (fit is not None and not fit.takes(TASK.id, TASK.digest)):
+    if path.name == "empty" or (fit is not None and not fit.accepts(TASK.id, TASK.digest)):
         return []
     return [(TASK, b"bundle")]
 

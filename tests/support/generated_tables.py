@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 
 from farm.config import Config
 from farm.gateway.routes.health import GatewayMetrics
-from farm.rewards.components import ABOUT
+from farm.rewards.components import COMPONENTS
 from farm.scheduler.metrics import FarmMetrics
 from tests.support.pages import ROOT
 
@@ -92,7 +92,7 @@ def _series(registry: CollectorRegistry) -> Iterator[tuple[str, tuple[str, ...],
 def components() -> Iterator[str]:
     """Yield a table of the components that rules may name."""
     yield from _table("component", "meaning")
-    for name, text in ABOUT.items():
+    for name, text in COMPONENTS.items():
         yield _row(f"`{name}`", text)
 
 

@@ -58,7 +58,7 @@ async def traces(runtime: EitherRuntime, state_dir: Path) -> set[str]:
     """What the sandboxes of ``runtime`` have on this machine: the same before and after them where nothing is left.
     Groups that go by themselves are waited for."""
     if isinstance(runtime, OciRuntime):
-        await eventually(lambda: not runtime._cgroups._emptied.names)
+        await eventually(lambda: not runtime._cgroups._deferred.names)
     found = {f"sandbox {sandbox_id}" async for sandbox_id in runtime.living()}
     return found | _names(state_dir) | (_of_its_own(runtime) if isinstance(runtime, OciRuntime) else set())
 

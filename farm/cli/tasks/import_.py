@@ -1,4 +1,4 @@
-"""``farm tasks import``: tasks in the formats that exist."""
+"""``farm tasks import``: import tasks of public data sets."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +12,7 @@ from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_conf
 if TYPE_CHECKING:
     from farm.task_import.importer import ImportSummary
 
-_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 def import_tasks(
@@ -24,13 +24,13 @@ def import_tasks(
         ),
     ],
     source: Annotated[Path, typer.Argument(metavar="SRC", help="A .json, .jsonl or .parquet file, or a directory.")],
-    out: Annotated[Path, typer.Option(help="Where the task directories go; those that are there already stay.")],
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop at so many tasks.")] = None,
-    only: Annotated[list[str] | None, typer.Option(metavar="ID", help="This task alone; repeatable.")] = None,
+    out: Annotated[Path, typer.Option(help="The directory of the new tasks; existing ones stay.")],
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum tasks.")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="ID", help="Import only this task; repeatable.")] = None,
     test_command: Annotated[
-        str | None, typer.Option(help="What runs the tests, for rows that do not say; a plain pytest command will do.")
+        str | None, typer.Option(help="The test command for rows without one, such as a plain pytest command.")
     ] = None,
-    report: Annotated[str | None, typer.Option(help="What that command reports; pytest by default.")] = None,
+    report: Annotated[str | None, typer.Option(help="The report format of that command; pytest by default.")] = None,
     commands: Annotated[
         Path | None, typer.Option(metavar="FILE", help='TOML: command and report below ["owner/name@version"].')
     ] = None,
@@ -38,41 +38,41 @@ def import_tasks(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Make task directories of a data set's rows, or take Harbor's as they are; nothing is fetched, built or run."""
+    """Make task directories of a data set's rows, or copy Harbor's tasks. Nothing is downloaded, built or run."""
     from farm.task_import.draft import read_commands
     from farm.task_import.importer import FORMATS, ImportOptions, import_all
 
     if format_ not in FORMATS:
-        raise typer.BadParameter(f"{format_!r} is no format; choose one of {', '.join(FORMATS)}")
+        raise typer.BadParameter(f"{format_!r} is not a format; choose one of {', '.join(FORMATS)}")
     settings = read_config(config, state_dir)
-    wish = ImportOptions(
+    options = ImportOptions(
         format_, source, out, frozenset(only or ()), limit, read_commands(commands, test_command, report)
     )
-    with progress() as say:
-        summary = import_all(wish, state_dir=settings.state_dir, say=say)
+    with progress() as on_progress:
+        summary = import_all(options, state_dir=settings.state_dir, on_progress=on_progress)
     if as_json:
         print_json(asdict(summary))
     else:
         _print(summary)
-    stands = bool(summary.taken or summary.there)
-    return 0 if stands and not summary.missing and not (only and summary.refused) else 1
+    has_tasks = bool(summary.taken or summary.there)
+    return 0 if has_tasks and not summary.missing and not (only and summary.refused) else 1
 
 
 def _print(summary: "ImportSummary") -> None:
-    for task in summary.taken[:_SHOWN]:
-        notes = [f"{task.fail_to_pass} tests to mend, {task.pass_to_pass} to keep"]
+    for task in summary.taken[:_MAX_SHOWN]:
+        notes = [f"{task.fail_to_pass} tests in fail_to_pass, {task.pass_to_pass} in pass_to_pass"]
         if task.left_out:
-            notes.append(f"{len(task.left_out)} left out, for no report can have their ids")
+            notes.append(f"{len(task.left_out)} left out, because no report can have their ids")
         table_console.print(f"{task.directory}: {'; '.join(notes)}")
     for task in summary.taken:
-        for asked in task.unheeded:
-            table_console.print(f"warning: {task.directory}: {asked}")
-    if len(summary.taken) > _SHOWN:
-        table_console.print(f"… and {len(summary.taken) - _SHOWN} more")
+        for feature in task.unheeded:
+            table_console.print(f"warning: {task.directory}: {feature}")
+    if len(summary.taken) > _MAX_SHOWN:
+        table_console.print(f"… and {len(summary.taken) - _MAX_SHOWN} more")
     for refused in summary.refused:
         name = f"{refused.place} ({refused.id})" if refused.id else refused.place
         table_console.print(f"refused: {name}: {refused.reason}")
     for id_ in summary.missing:
-        table_console.print(f"not there: {id_}")
-    counts = f"{len(summary.taken)} taken, {len(summary.there)} there already, {len(summary.refused)} refused"
+        table_console.print(f"not in the source: {id_}")
+    counts = f"{len(summary.taken)} taken, {len(summary.there)} existed already, {len(summary.refused)} refused"
     table_console.print(counts)

@@ -1,4 +1,4 @@
-"""``farm tasks validate``: tasks proven fit, with what was found of each and of the set."""
+"""``farm tasks validate``: validate tasks, and print the results of each and of the set."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm.cli.errors import shown
-from farm.cli.local_runtime import chosen_taskset, fetch_each, with_sandboxes
+from farm.cli.local_runtime import OnProgress, progress, with_sandboxes
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 
 if TYPE_CHECKING:
@@ -30,53 +30,60 @@ def validate_tasks(
     write: Annotated[
         bool,
         typer.Option(
-            "--write", help="Take flaky tests out, set time-outs, and leave validated.json, by which runs are checked."
+            "--write",
+            help="Remove flaky tests, set time-outs, and write validated.json, against which runs are checked.",
         ),
     ] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Gradings at once; by default one a core.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Maximum gradings at one time; by default one per core.")
+    ] = None,
     config: ConfigFile = None,
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Prove each task fit: nothing done is judged 0, the gold solution 1 whatever the order and the load, cheats 0.
+    """Validate each task: doing nothing must earn 0, the gold solution 1 in any order and under load, and cheats 0.
 
-    One that was stopped goes on where it was. Tasks that cannot be read, or whose image cannot be had, are unfit.
+    A stopped validation continues from its last result. Tasks that cannot be read, or whose image is not available, are
+    unfit.
     """
     from farm.task_validation.result import summarize
-    from farm.task_validation.validate_set import ValidationContext, unreadable, validate_set, validated_tasks
+    from farm.task_validation.validate_set import ValidationContext, unreadable_tasks, validate_set, validated_tasks
+    from farm.tasks import load_usable_tasks, resolve_taskset
     from farm.tasks.validation_file import set_digest, write_validated
 
     settings = read_config(config, state_dir)
-    path = chosen_taskset(taskset, settings)
-    tasks, faults = fetch_each(path, settings)
+    path = resolve_taskset(taskset, settings.tasksets)
+    with progress() as on_progress:
+        tasks, faults = load_usable_tasks(path, state_dir=settings.state_dir, on_progress=on_progress)
 
-    async def work(images: "ImageStore", runtime: "Runtime", say: Callable[[str], None]) -> "list[ValidationResult]":
-        bench = ValidationContext(settings.state_dir, images, runtime, jobs or os.cpu_count() or 1, write, say)
-        return await validate_set(path, tasks, bench, bar.done)
+    async def work(images: "ImageStore", runtime: "Runtime", on_progress: OnProgress) -> "list[ValidationResult]":
+        max_gradings = jobs or os.cpu_count() or 1
+        context = ValidationContext(settings.state_dir, images, runtime, max_gradings, write, on_progress)
+        return await validate_set(path, tasks, context, bar.advance)
 
     bar = _Bar(len(tasks))
-    findings = with_sandboxes(settings, work, show=bar.shown) if tasks else []
-    findings += unreadable(faults)
-    summary = summarize(findings)
-    written = write_validated(path, validated_tasks(findings, _former(path))) if write else None
+    results = with_sandboxes(settings, work, open_progress=bar.open) if tasks else []
+    results += unreadable_tasks(faults)
+    summary = summarize(results)
+    written = write_validated(path, validated_tasks(results, _previous(path))) if write else None
     if as_json:
         document = {
             "fit": summary.fit == summary.tasks,
-            "digest": set_digest({finding.task_id: finding.digest for finding in findings if finding.judged}),
+            "digest": set_digest({result.task_id: result.digest for result in results if result.judged}),
             "summary": asdict(summary),
-            "tasks": [finding.row() for finding in findings],
+            "tasks": [result.row() for result in results],
         }
         print_json(document)
     else:
-        _print_findings(findings)
+        _print_results(results)
         _print_summary(summary)
         if written is not None:
-            table_console.print(f"{written}: by which runs of {path} are checked from now on")
+            table_console.print(f"{written}: runs of {path} are checked against it from now on")
     return 0 if summary.fit == summary.tasks else 1
 
 
-def _former(path: Path) -> "ValidatedSet | None":
-    """Return the report that the new one takes the place of; None if there is none, or it cannot be read."""
+def _previous(path: Path) -> "ValidatedSet | None":
+    """Return the report that the new one replaces; None if there is none, or it cannot be read."""
     from farm.tasks import TaskError
     from farm.tasks.validation_file import read_validated
 
@@ -87,7 +94,7 @@ def _former(path: Path) -> "ValidatedSet | None":
 
 
 class _Bar:
-    """How far it is, on standard error; plain lines where that is no terminal."""
+    """A progress bar on standard error, or plain lines if that is no terminal."""
 
     def __init__(self, total: int) -> None:
         self._progress = Progress(
@@ -102,57 +109,55 @@ class _Bar:
         self._unfit = 0
 
     @contextmanager
-    def shown(self) -> Iterator[Callable[[str], None]]:
+    def open(self) -> Iterator[Callable[[str], None]]:
         if not progress_console.is_terminal:
-            yield self._say
+            yield self._write
             return
         with self._progress:
-            yield self._say
+            yield self._write
 
-    def done(self, finding: "ValidationResult") -> None:
+    def advance(self, result: "ValidationResult") -> None:
         self._progress.advance(self._bar)
-        self._unfit += not finding.fit
+        self._unfit += not result.fit
         unfit = f" ({self._unfit} unfit so far)" if self._unfit else ""
-        self._say(f"{finding.task_id}: {'fit' if finding.fit else 'unfit'}{unfit}")
+        self._write(f"{result.task_id}: {'fit' if result.fit else 'unfit'}{unfit}")
 
-    def _say(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         if progress_console.is_terminal:
             self._progress.update(self._bar, description=shown(line))
         else:
             progress_console.print(line)
 
 
-def _print_findings(findings: "Sequence[ValidationResult]") -> None:
+def _print_results(results: "Sequence[ValidationResult]") -> None:
     names = ("task", "fit", "nothing done", "gold", "slowest", "time-out", "wrong that pass", "flaky", "took")
     table = Table(*names, box=None, pad_edge=False)
-    for finding in findings:
+    for result in results:
         table.add_row(
-            finding.task_id,
-            Text("yes", style="green") if finding.fit else Text("no", style="red"),
-            " ".join(f"{reward:g}" for reward in finding.nop),
-            " ".join(f"{reward:g}" for reward in finding.gold),
-            f"{finding.slowest_s:.1f} s" if finding.slowest_s is not None else "-",
-            f"{finding.timeout_s:g} s" if finding.timeout_s is not None else "-",
-            f"{len(finding.weak)} of {finding.wrong}" if finding.wrong else "-",
-            str(len(finding.flaky)),
-            f"{finding.took_s:.1f} s",
+            result.task_id,
+            Text("yes", style="green") if result.fit else Text("no", style="red"),
+            " ".join(f"{reward:g}" for reward in result.nop),
+            " ".join(f"{reward:g}" for reward in result.gold),
+            f"{result.slowest_s:.1f} s" if result.slowest_s is not None else "-",
+            f"{result.timeout_s:g} s" if result.timeout_s is not None else "-",
+            f"{len(result.weak)} of {result.wrong}" if result.wrong else "-",
+            str(len(result.flaky)),
+            f"{result.took_s:.1f} s",
         )
     table_console.print(table)
-    for finding in findings:
-        for problem in finding.problems:
-            table_console.print(f"{finding.task_id}: {problem}")
-        for test in finding.removed:
-            table_console.print(f"{finding.task_id}: --write took {test} out of pass_to_pass", markup=False)
-        if finding.fit and finding.new_timeout_s is not None:
+    for result in results:
+        for problem in result.problems:
+            table_console.print(f"{result.task_id}: {problem}")
+        for test in result.removed:
+            table_console.print(f"{result.task_id}: --write removed {test} from pass_to_pass", markup=False)
+        if result.fit and result.new_timeout_s is not None:
+            table_console.print(f"{result.task_id}: a time-out of {result.new_timeout_s:g} s would do; --write sets it")
+        for note in result.notes:
+            table_console.print(f"{result.task_id}: {note}")
+        if result.weak:
             table_console.print(
-                f"{finding.task_id}: a time-out of {finding.new_timeout_s:g} s would do; --write sets it"
-            )
-        for note in finding.notes:
-            table_console.print(f"{finding.task_id}: {note}")
-        if finding.weak:
-            table_console.print(
-                f"{finding.task_id}: weak tests: {len(finding.weak)} of {finding.wrong} wrong solutions pass: "
-                + "; ".join(finding.weak)
+                f"{result.task_id}: weak tests: {len(result.weak)} of {result.wrong} wrong solutions pass: "
+                + "; ".join(result.weak)
             )
 
 

@@ -1,6 +1,6 @@
-"""The policy's work: taken out of its sandbox as data, and put into a sandbox for tests.
+"""Changes of the workspace: read from the agent's sandbox as data, and written into a grading sandbox.
 
-``capture`` reads a change, ``apply`` writes it, ``protected_paths`` says which paths of it are left out.
+``capture`` reads a change, ``apply`` writes it, ``protected_paths`` decides which paths are excluded.
 
-farm/docs/architecture/changes.md explains it.
+The page is farm/docs/architecture/changes.md.
 """

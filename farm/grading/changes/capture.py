@@ -1,4 +1,4 @@
-"""Change out: what an agent left in its workspace, read without running anything that the agent could have touched."""
+"""Reads an agent's change of the workspace without running a program that the agent could have modified."""
 
 import errno
 import re
@@ -40,57 +40,59 @@ _RESIDUE_FILE = re.compile(r".*\.py[co]|\.coverage(\..*)?|\..*\.sw[a-p]|.*~|\.DS
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceBaseline:
-    """A pristine workspace as a walk saw it: file entries by path. The same for every sandbox of ``image_digest``."""
+    """The file entries of a pristine workspace, by path; equal in each sandbox of the image ``image_digest``."""
 
     image_digest: str
     entries: Mapping[str, FileEntry]
 
 
 async def take_baseline(sandbox: Sandbox, workspace: str) -> WorkspaceBaseline:
-    """Walk a workspace that nobody has touched yet. Raises PathError where there is none."""
+    """Walk a workspace that is still pristine. Raises PathError if it does not exist."""
     return WorkspaceBaseline(sandbox.image_digest, await _walk(sandbox, workspace))
 
 
 async def take_change(sandbox: Sandbox, workspace: str, baseline: WorkspaceBaseline) -> Change:
-    """Kill every process, then read what differs from the baseline.
+    """Kill all processes in the sandbox, then read the files that differ from the baseline.
 
-    Version control, bytecode, tool caches, FIFOs, sockets and devices are no part of a change. A file that was only
-    touched is: ``grade`` drops it where its content turns out to be the pristine one. A workspace that is gone is a
-    change that deletes everything. What the agent has only itself to blame for: ChangeTooLarge, before more than
-    MAX_FILES or MAX_BYTES are read, and PathError for what it made unreadable.
+    A change excludes version control, bytecode, tool caches, FIFOs, sockets and devices. It includes files with only a
+    new modification time; ``grade`` drops them if their content is pristine. A missing workspace is a change that
+    deletes everything.
+
+    Raises ChangeTooLarge before more than MAX_FILES files or MAX_BYTES bytes are read, and PathError if the agent made
+    a file unreadable. The agent is responsible for both.
     """
     await sandbox.kill_all()
     try:
-        found = await _walk(sandbox, workspace)
+        entries = await _walk(sandbox, workspace)
     except PathError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             raise
-        found = {}
-    deleted = [FileChange(path, ChangeKind.DELETE) for path in baseline.entries if path not in found]
-    changed = [entry for path, entry in found.items() if _differs(baseline.entries.get(path), entry)]
-    _refuse_too_large(len(deleted) + len(changed), sum(entry.size for entry in changed))
+        entries = {}
+    deleted = [FileChange(path, ChangeKind.DELETE) for path in baseline.entries if path not in entries]
+    changed = [entry for path, entry in entries.items() if _differs(baseline.entries.get(path), entry)]
+    _check_size(len(deleted) + len(changed), sum(entry.size for entry in changed))
 
     async def read(entry: FileEntry) -> FileChange:
         return await _read(sandbox, workspace, entry)
 
     files = deleted + await map_concurrently(changed, read)
-    _refuse_too_large(len(files), sum(len(file.content) for file in files))
+    _check_size(len(files), sum(len(file.content) for file in files))
     return Change(tuple(sorted(files, key=lambda file: file.path)))
 
 
 async def read_content(sandbox: Sandbox, workspace: str, path: str, kind: FileKind) -> bytes:
-    """A file's content or a symlink's target. Raises PathError."""
+    """Return a file's content or a symlink's target. Raises PathError if it cannot be read."""
     full = f"{workspace}/{path}"
     if kind is FileKind.SYMLINK:
         result = await sandbox.exec((*READLINK, full), timeout_s=10.0, output_limit=PATH_LIMIT)
         if result.exit_code != 0:
-            raise PathError(errno.ENOENT, full, "its target cannot be read")
+            raise PathError(errno.ENOENT, full, "the symlink's target cannot be read")
         return result.stdout.head + result.stdout.tail
     return await sandbox.read_file(full, limit=MAX_BYTES + 1)
 
 
 def is_residue(path: str) -> bool:
-    """Whether tools left it behind, not somebody's work."""
+    """Return True if a path belongs to a tool's cache or state and not to the agent's work."""
     parts = path.split("/")
     return not _RESIDUE_NAMES.isdisjoint(parts) or _RESIDUE_FILE.fullmatch(parts[-1]) is not None
 
@@ -120,8 +122,10 @@ async def _read(sandbox: Sandbox, workspace: str, entry: FileEntry) -> FileChang
     return FileChange(entry.path, ChangeKind.WRITE, content, is_executable(entry))
 
 
-def _refuse_too_large(files: int, size_bytes: int) -> None:
+def _check_size(files: int, size_bytes: int) -> None:
     if files > MAX_FILES:
-        raise ChangeTooLarge(f"the change touches {files} files; at most {MAX_FILES} are judged")
+        raise ChangeTooLarge(f"the change is too large: it has {files} files; at most {MAX_FILES} are judged")
     if size_bytes > MAX_BYTES:
-        raise ChangeTooLarge(f"the change holds {size_bytes / MIB:.0f} MiB; at most {MAX_BYTES // MIB} are judged")
+        raise ChangeTooLarge(
+            f"the change is too large: it has {size_bytes / MIB:.0f} MiB; at most {MAX_BYTES // MIB} are judged"
+        )

@@ -1,4 +1,4 @@
-"""Many small calls to one sandbox at once, a bounded number in flight."""
+"""Runs many small sandbox calls concurrently, with a bounded number in flight."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -11,17 +11,20 @@ R = TypeVar("R")
 
 
 async def map_concurrently(items: Iterable[T], call: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The results of ``call`` in the order of ``items``. The first failure cancels the rest and is raised as it is."""
-    todo = list(items)
+    """Return the results of ``call`` in the order of ``items``.
+
+    The first exception cancels the other calls and is raised unchanged, without an exception group.
+    """
+    inputs = list(items)
     results: dict[int, R] = {}
-    queue = iter(enumerate(todo))
+    queue = iter(enumerate(inputs))
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(IN_FLIGHT, len(todo))):
+            for _ in range(min(IN_FLIGHT, len(inputs))):
                 group.create_task(_drain(queue, call, results))
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
-    return [results[index] for index in range(len(todo))]
+    return [results[index] for index in range(len(inputs))]
 
 
 async def _drain(queue: Iterator[tuple[int, T]], call: Callable[[T], Awaitable[R]], results: dict[int, R]) -> None:

@@ -1,4 +1,4 @@
-"""Which paths of a change do not travel into the grading sandbox: those by which it could decide its own verdict."""
+"""Paths of a change that are not applied in the grading sandbox, because they could decide the verdict."""
 
 import posixpath
 import re
@@ -9,7 +9,7 @@ from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.path_patterns import GitignorePatterns
 from farm.core.task import Verifier
 from farm.grading.changes.apply import parents
-from farm.grading.changes.runner_settings import PATTERNS, changes_settings, may_hold_settings
+from farm.grading.changes.runner_settings import PROTECTED_PATTERNS, changes_settings, may_hold_settings
 from sandboxes.interface import FileKind
 
 DEFAULT_PATTERNS = (
@@ -26,58 +26,62 @@ DEFAULT_PATTERNS = (
     "*.egg-link",
     "pyvenv.cfg",
 )
-"""Protected in every task; a task lifts one of them with a pattern of its own (``!docs/conftest.py``)."""
+"""Protected in every task; a task lifts the protection of a path with a negated pattern (``!docs/conftest.py``)."""
 
 TEST_DIRECTORY = re.compile(r"__tests__|(unit)?tests?|testing|specs?|.*[_-]tests?|tests?[_-].*", re.IGNORECASE)
 _MODULE_ENDING = re.compile(r"(/__init__)?(\.py[co]?|(\.[\w-]+)?\.so)$")
 _SCRIPT = re.compile(r"(?<![\w./-])[\w./-]+\.(?:ba)?sh(?![\w./-])")
 HARNESS_MODULES = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "exceptiongroup", "tomli", "py"})
-"""What a test run imports before the code under test, beside the standard library."""
+"""Modules outside the standard library that a test run imports before the code under test."""
 
 
 class ProtectedPaths:
-    """Decides for one task and one pristine workspace.
+    """The protected paths of one task and one pristine workspace.
 
-    Protected are: each injected path, what is above it and what is below it; the whole of a test directory that
-    holds one; shell scripts of the pristine workspace that the test command names; DEFAULT_PATTERNS, those of the kind
-    of tests and then the task's own, as one gitignore file; what is new and Python would import in the place of any of
-    these, a package or an extension module of its name; a new module at the top that would be imported in place of
-    the standard library's or the test runner's. A ``pyproject.toml``, ``setup.cfg``, ``tox.ini``, ``package.json``,
-    ``Cargo.toml`` or ``go.mod`` travels as long as what it tells the test runner is what the pristine one tells it.
+    Protected are:
+
+    - each injected path, its parents, everything below it, and each test directory that contains one;
+    - shell scripts of the pristine workspace that the test command names;
+    - DEFAULT_PATTERNS, the patterns of the test framework and those of the task, read as one gitignore file;
+    - new packages and modules that Python would import in place of one of these;
+    - new top-level modules that hide a module of the standard library or of the test runner.
+
+    A ``pyproject.toml``, ``setup.cfg``, ``tox.ini``, ``package.json``, ``Cargo.toml`` or ``go.mod`` is applied unless
+    its settings for the test runner differ from the pristine ones.
     """
 
     def __init__(self, verifier: Verifier, injected: Iterable[str], pristine: Mapping[str, FileKind]) -> None:
         scripts = {posixpath.normpath(word) for word in _SCRIPT.findall(verifier.command)}
         self._injected = frozenset(injected) | (scripts & pristine.keys())
-        self._above = {parent for path in self._injected for parent in parents(path)}
+        self._parents_of_injected = {parent for path in self._injected for parent in parents(path)}
         self._test_directories = frozenset(filter(None, map(_test_directory, self._injected)))
-        patterns = (*DEFAULT_PATTERNS, *PATTERNS.get(verifier.report, ()), *verifier.protected)
+        patterns = (*DEFAULT_PATTERNS, *PROTECTED_PATTERNS.get(verifier.report, ()), *verifier.protected)
         self._patterns = GitignorePatterns(patterns)
         self._pristine = pristine.keys()
-        self._pristine_tops = {_module(path) for path in pristine}
+        self._pristine_modules = {_module(path) for path in pristine}
 
     def excludes(self, file: FileChange, old: bytes | None) -> bool:
-        """``old`` is the pristine content of the file, None where there is none."""
-        return self._covers_path(file.path, link=file.kind is ChangeKind.SYMLINK) or changes_settings(file, old)
+        """Return True if a file must not be applied. ``old``: its pristine content, or None if it is new."""
+        return self._excludes_path(file.path, link=file.kind is ChangeKind.SYMLINK) or changes_settings(file, old)
 
     def is_protected(self, path: str) -> bool:
-        """Whether some change of what the pristine workspace holds there is covered."""
-        return self._covers_path(path) or may_hold_settings(path)
+        """Return True if some change of the pristine file at ``path`` would be excluded."""
+        return self._excludes_path(path) or may_hold_settings(path)
 
-    def _covers_path(self, path: str, *, link: bool = False) -> bool:
-        """``link``: a symlink, which may be a package's directory."""
-        return self._covers_name(path) or (path not in self._pristine and self._stands_in(path, link))
+    def _excludes_path(self, path: str, *, link: bool = False) -> bool:
+        """Return True if a path is excluded with any content. ``link``: it is a symlink, perhaps to a package."""
+        return self._excludes_name(path) or (path not in self._pristine and self._replaces_import(path, link))
 
-    def _stands_in(self, path: str, link: bool) -> bool:
-        """Whether a new path is imported in the place of what is covered, or of tests without ``__init__.py``."""
+    def _replaces_import(self, path: str, link: bool) -> bool:
+        """Return True if Python would import a new path in place of a protected file or a test directory."""
         module = _MODULE_ENDING.sub("", path)
-        return (link or module != path) and (self._covers_name(f"{module}.py") or module in self._test_directories)
+        return (link or module != path) and (self._excludes_name(f"{module}.py") or module in self._test_directories)
 
-    def _covers_name(self, path: str) -> bool:
+    def _excludes_name(self, path: str) -> bool:
         above = parents(path)
         return (
             path in self._injected
-            or path in self._above
+            or path in self._parents_of_injected
             or path in self._test_directories
             or any(parent in self._injected or parent in self._test_directories for parent in above)
             or self._patterns.match(path)
@@ -87,28 +91,31 @@ class ProtectedPaths:
     def _shadows(self, path: str) -> bool:
         module = _module(path)
         reserved = module in sys.stdlib_module_names or module in HARNESS_MODULES or module.startswith("pytest_")
-        return reserved and module not in self._pristine_tops
+        return reserved and module not in self._pristine_modules
 
 
 def split_change(
     change: Change, protection: ProtectedPaths, old: Callable[[str], bytes | None]
 ) -> tuple[Change, tuple[str, ...]]:
-    """The part of a change that travels, and the paths that do not."""
-    kept: list[FileChange] = []
-    dropped: list[str] = []
+    """Return the part of a change that may be applied, and the paths of the excluded files.
+
+    ``old`` returns a path's pristine content, or None.
+    """
+    applied: list[FileChange] = []
+    excluded: list[str] = []
     for file in change.files:
         if protection.excludes(file, old(file.path)):
-            dropped.append(file.path)
+            excluded.append(file.path)
         else:
-            kept.append(file)
-    return Change(tuple(kept)), tuple(dropped)
+            applied.append(file)
+    return Change(tuple(applied)), tuple(excluded)
 
 
 def _test_directory(path: str) -> str | None:
-    """The outermost directory above the path that is named as one for tests."""
+    """Return the outermost directory above a path that has the name of a test directory, or None."""
     return next((parent for parent in parents(path) if TEST_DIRECTORY.fullmatch(parent.rpartition("/")[2])), None)
 
 
 def _module(path: str) -> str:
-    """The name under which the workspace's top level would offer a path for import."""
+    """Return the name by which a path would be imported from the workspace's top level."""
     return path.split("/", 1)[0].split(".", 1)[0]

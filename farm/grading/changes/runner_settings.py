@@ -1,7 +1,6 @@
-"""What of a workspace tells a test runner what to run and how, and whether a change tells it something else.
+"""Settings of test runners in a workspace's files, and a check whether a change modifies them.
 
-A change is whatever the policy made of it: what is too big to be settings, or made to be read for long, tells
-something else.
+The files come from the policy. A file that is too large, or that would take long to parse, counts as modified.
 """
 
 import configparser
@@ -16,7 +15,7 @@ from farm.core.nesting_limit import read_json
 from farm.core.task import ReportFormat
 from farm.core.toml import read_toml
 
-PATTERNS: Mapping[ReportFormat, tuple[str, ...]] = {
+PROTECTED_PATTERNS: Mapping[ReportFormat, tuple[str, ...]] = {
     ReportFormat.JEST: (
         "jest.config.*",
         "jest.setup.*",
@@ -34,24 +33,24 @@ PATTERNS: Mapping[ReportFormat, tuple[str, ...]] = {
     ReportFormat.CARGO: (".cargo/", "rust-toolchain", "rust-toolchain.toml", "*.snap"),
     ReportFormat.GO: ("*_test.go", "testdata/", "go.work", "go.work.sum", "vendor/"),
 }
-"""Protected, where tests are of that kind: settings, what tests compare with, and what is compiled among them."""
+"""Additional protected patterns per test framework: settings, snapshots, and files that are compiled with the tests."""
 
 _PYTEST_SECTIONS = ("pytest", "tool:pytest")
 _GO_DIRECTIVES = ("module", "replace", "toolchain")
 MAX_SETTINGS_BYTES = 256 * 1024
 _LONG_BLANKS = re.compile(r"[^\S\n]{100}")
-_NAMELESS = re.compile(r"^[^\S\n]*[=:]", re.MULTILINE)
-"""Blanks and lines without a name, for which ``configparser`` takes time that grows with the square of their number."""
+_LINES_WITHOUT_KEY = re.compile(r"^[^\S\n]*[=:]", re.MULTILINE)
+"""``configparser`` takes time quadratic in the number of blanks and of lines without a key."""
 _GO_WORD = re.compile(r"[()]|[^\s()]+")
 
 
 def may_hold_settings(path: str) -> bool:
-    """Whether what a file of that name says is compared."""
+    """Return True if settings are read from files with this name."""
     return path.rpartition("/")[2] in _READERS
 
 
 def changes_settings(file: FileChange, old: bytes | None) -> bool:
-    """Whether what the file tells a test runner is something else than in ``old``, the pristine content."""
+    """Return True if the settings in ``file`` differ from those in ``old``, its pristine content."""
     read = _READERS.get(file.path.rpartition("/")[2])
     if read is None:
         return False
@@ -61,12 +60,12 @@ def changes_settings(file: FileChange, old: bytes | None) -> bool:
     if max(len(new), len(old or b"")) > MAX_SETTINGS_BYTES:
         return True
     try:
-        return bool(read(new) != _before(read, old))
-    except (ValueError, AttributeError):  # the latter: there is no table at a key that should have one
+        return bool(read(new) != _read_pristine(read, old))
+    except (ValueError, AttributeError):  # AttributeError: the value of a key is not a table
         return True
 
 
-def _before(read: Callable[[bytes], Any], old: bytes | None) -> Any:
+def _read_pristine(read: Callable[[bytes], Any], old: bytes | None) -> Any:
     try:
         return read(old or b"")
     except (ValueError, AttributeError):
@@ -78,19 +77,21 @@ def _pyproject(content: bytes) -> Any:
 
 
 def _package_json(content: bytes) -> Any:
-    """What Jest, Vitest and Babel are told, and what stands for their names in a command."""
-    whole = read_json(content)
+    """Return the settings of Jest, Vitest and Babel, and the scripts and binaries that a command may name."""
+    document = read_json(content)
     keys = ("jest", "vitest", "babel", "scripts", "bin")
-    return {key: whole.get(key) for key in keys} if isinstance(whole, dict) else None
+    return {key: document.get(key) for key in keys} if isinstance(document, dict) else None
 
 
 def _ini(content: bytes) -> Any:
-    """pytest's sections by both libraries that read such files: pytest reads with iniconfig, its plug-ins and other
-    programs with configparser, and a comment, a default, a capital or a section said twice is something else to either.
-    To a library that cannot read it the whole text is what it says."""
+    """Return pytest's sections as parsed by iniconfig and by configparser; the whole text if a parser fails.
+
+    pytest uses iniconfig; its plug-ins and other programs use configparser. The two differ in comments, defaults,
+    upper case and repeated sections.
+    """
     text = content.decode("utf-8-sig")
-    if _LONG_BLANKS.search(text) or len(_NAMELESS.findall(text)) > 100:
-        raise ValueError("too many blanks, or lines without a name")
+    if _LONG_BLANKS.search(text) or len(_LINES_WITHOUT_KEY.findall(text)) > 100:
+        raise ValueError("the settings cannot be read: too many blanks, or too many lines without a key")
     return _by_iniconfig(text), _by_configparser(text)
 
 
@@ -106,34 +107,34 @@ def _by_configparser(text: str) -> Any:
     parser = configparser.RawConfigParser(strict=False, allow_no_value=True)
     try:
         parser.read_string(text)
-    except (configparser.Error, AttributeError):  # the latter for a line below a name without a value
+    except (configparser.Error, AttributeError):  # AttributeError: a continuation line below a key without a value
         return text
     return [parser.has_section(name) and parser.items(name) for name in _PYTEST_SECTIONS]
 
 
 def _cargo_toml(content: bytes) -> Any:
-    """Which targets there are without a word, and what is said of others that libtest would not run as it is used to.
+    """Return which targets cargo finds by itself, and the targets with a path, harness or test flag of their own.
 
-    Dependencies, features and new targets travel, ``[[bench]]`` too, which mostly is no libtest's.
+    Dependencies, features and new targets are no settings, and ``[[bench]]`` is none because libtest rarely runs it.
     """
-    whole = read_toml(content)
-    package, workspace = _table(whole, "package"), _table(whole, "workspace")
-    told: dict[str, Any] = {key: value for key, value in package.items() if key.startswith("auto")}
-    told["default-members"] = workspace.get("default-members")
+    document = read_toml(content)
+    package, workspace = _table(document, "package"), _table(document, "workspace")
+    settings: dict[str, Any] = {key: value for key, value in package.items() if key.startswith("auto")}
+    settings["default-members"] = workspace.get("default-members")
     for kind in ("lib", "bin", "test"):
-        targets = whole.get(kind, [])
+        targets = document.get(kind, [])
         for target in targets if isinstance(targets, list) else [targets]:
             name, path = target.get("name"), target.get("path")
-            elsewhere = kind == "test" and path not in (None, f"tests/{name}.rs", f"tests/{name}/main.rs")
-            said = (path if elsewhere else None, target.get("harness", True), target.get("test", True))
-            if said != (None, True, True):
-                told[f"{kind} {name}"] = said
-    return told
+            moved = kind == "test" and path not in (None, f"tests/{name}.rs", f"tests/{name}/main.rs")
+            options = (path if moved else None, target.get("harness", True), target.get("test", True))
+            if options != (None, True, True):
+                settings[f"{kind} {name}"] = options
+    return settings
 
 
 def _go_mod(content: bytes) -> Any:
-    """The directives that choose what an import path or the toolchain is, in either form."""
-    told: list[tuple[str, ...]] = []
+    """Return the directives that choose the module path, replacements and toolchain, as lines or in blocks."""
+    settings: list[tuple[str, ...]] = []
     block = ""
     for line in content.decode().splitlines():
         words = _GO_WORD.findall(line.split("//", 1)[0])
@@ -142,12 +143,12 @@ def _go_mod(content: bytes) -> Any:
         elif words[1:] == ["("]:
             block = words[0]
         elif words and (block or words[0]) in _GO_DIRECTIVES:
-            told.append((block, *words) if block else tuple(words))
-    return sorted(told)
+            settings.append((block, *words) if block else tuple(words))
+    return sorted(settings)
 
 
-def _table(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    table = whole.get(name)
+def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = document.get(name)
     return table if isinstance(table, dict) else {}
 
 

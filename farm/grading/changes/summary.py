@@ -1,4 +1,4 @@
-"""What a change looks like, while its tests run: as a patch for people, and in raw components."""
+"""Summary of a change, made while its tests run: a patch for people, and raw components."""
 
 import asyncio
 import logging
@@ -15,13 +15,13 @@ from sandboxes.interface import FileEntry, FileKind, Sandbox
 
 _log = logging.getLogger(__name__)
 
-UNREAD = b"\0"
-"""Stands for pristine content that is not worth reading: too big to be shown, of another size than the new."""
+NOT_READ = b"\0"
+"""Placeholder for pristine content that is too large to be shown and differs in size from the new content."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeSummary:
-    """``screened``: lines of it that look like results made up."""
+    """A change as a patch and as components. ``screened``: lines that look like forged test results."""
 
     patch: str
     components: Mapping[str, float]
@@ -31,19 +31,21 @@ class ChangeSummary:
 async def read_old(
     pristine: Sandbox, root: str, change: Change, entries: Mapping[str, FileEntry]
 ) -> dict[str, FileChange]:
-    """What an untouched sandbox holds at the changed paths, as ``entries`` of a walk below ``root`` say. Raises
-    PathError."""
-    room = MAX_BYTES
+    """Return the pristine files at the changed paths from a pristine sandbox.
+
+    ``entries`` is a walk of the directory ``root``. Raises PathError if a file cannot be read.
+    """
+    bytes_left = MAX_BYTES
 
     async def read(file: FileChange) -> FileChange | None:
-        nonlocal room
+        nonlocal bytes_left
         entry = entries.get(file.path)
         if entry is None:
             return None
         kind = ChangeKind.SYMLINK if entry.kind is FileKind.SYMLINK else ChangeKind.WRITE
-        content = UNREAD
-        if entry.size <= room and (entry.size <= MAX_SHOWN_BYTES or entry.size == len(file.content)):
-            room -= entry.size
+        content = NOT_READ
+        if entry.size <= bytes_left and (entry.size <= MAX_SHOWN_BYTES or entry.size == len(file.content)):
+            bytes_left -= entry.size
             content = await read_content(pristine, root, file.path, entry.kind)
         return FileChange(file.path, kind, content, is_executable(entry) and kind is ChangeKind.WRITE)
 
@@ -51,25 +53,25 @@ async def read_old(
 
 
 def drop_unchanged(change: Change, old: Mapping[str, FileChange]) -> Change:
-    """What differs from ``old`` in what travels."""
-    return Change(tuple(file for file in change.files if _is_real(file, old.get(file.path))))
+    """Return the change without files that equal ``old``, the pristine files."""
+    return Change(tuple(file for file in change.files if _differs(file, old.get(file.path))))
 
 
-def _is_real(file: FileChange, old: FileChange | None) -> bool:
+def _differs(file: FileChange, old: FileChange | None) -> bool:
     if file.kind is ChangeKind.DELETE:
         return old is not None
     return old is None or (old.kind, old.content, old.executable) != (file.kind, file.content, file.executable)
 
 
 async def summarize_change(change: Change, read_old: Callable[[str], FileChange | None]) -> ChangeSummary:
-    """Describe ``change``. ``read_old`` as ``render`` takes it.
+    """Summarize a change. ``read_old`` as in ``render``.
 
-    A description that fails leaves the component ``unseen``: what a policy wrote must not cost its verdict.
+    If the summary fails, return the component ``unseen``: the policy's text must not cost the verdict.
     """
     try:
         return await _describe(change, read_old)
     except Exception:  # the reason is in the docstring; the log has the traceback
-        _log.exception("a change of %d files cannot be described", len(change.files))
+        _log.exception("the summary of a change of %d files failed; the verdict has none", len(change.files))
         return ChangeSummary("", {"unseen": 1.0})
 
 

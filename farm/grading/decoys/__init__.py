@@ -1,5 +1,7 @@
-"""Tests that show that results are made up: a sound program fails them or passes them for sure.
+"""Decoy tests: tests with results that are certain beforehand, so that a wrong result proves that results are forged.
 
-``test_plan`` puts them among the expected tests. ``control_run`` and ``contradiction`` use false versions of tests
-(``false_tests``), ``canary_file`` has tests whose results are known. farm/docs/architecture/decoys.md explains it.
+``verifier_plan`` adds them to the expected tests. ``canary_file`` and ``other_languages`` write decoys that only
+compute. ``control_run`` and ``contradiction`` use falsified versions of expected tests (``false_tests``), ``inline``
+uses near copies of them. The page is
+farm/docs/architecture/decoys.md.
 """

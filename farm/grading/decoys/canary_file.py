@@ -1,6 +1,7 @@
-"""Tests of our own, put among the expected ones, whose results are known beforehand.
+"""A file of decoy tests that only compute, so that each result is certain beforehand.
 
-Whoever makes every test pass, drops what fails or rewrites how values are compared makes the canary pass too.
+A change that makes every test pass, drops failures or changes how values are compared also makes the tests pass that
+must fail.
 """
 
 import random
@@ -12,43 +13,66 @@ from farm.grading.decoys.python_source import NOUNS
 
 @dataclass(frozen=True, slots=True)
 class DecoyFile:
-    """A test file at ``path`` in the workspace; node ids that must be seen failed, and others passed.
+    """A test file that the farm adds at ``path`` in the workspace, and the results that a run must report.
 
-    ``must_not_pass`` are false tests, each without its parameters: false versions of expected tests if there can be
-    any. ``late`` are expected ones, likewise, that run behind a false test like them. ``originals``: of each false
-    version, the test that a wrong program may fail and pass that by chance.
+    All ids are node ids. Those of ``must_not_pass``, ``run_after_decoy`` and ``originals`` have no parameters.
     """
 
     path: str
     content: bytes
     must_fail: tuple[str, ...]
+    """Tests that the report must contain as failed."""
     must_pass: tuple[str, ...]
+    """Tests that the report must contain as passed."""
     must_not_pass: tuple[str, ...] = ()
-    late: tuple[str, ...] = ()
+    """Tests that may be missing in the report but must not pass: falsified expected tests, if there are any."""
+    run_after_decoy: tuple[str, ...] = ()
+    """Expected tests that run after a decoy which resembles them, so that the decoy may have made them fail."""
     originals: Mapping[str, str] = field(default_factory=dict)
+    """Id of a falsified test → the expected test that it is a version of.
+
+    A wrong program that fails the original may pass its falsified version by chance.
+    """
 
 
-NONE = DecoyFile("", b"", (), ())
-"""Where there can be none."""
+NO_DECOYS = DecoyFile("", b"", (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """A decoy test's name without ``test_``, and the Python source of the two values that it compares."""
+
+    name: str
+    actual: str
+    expected: str
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """The Python source of an expression, the value of the expression, and the source of a wrong value of its type."""
+
+    source: str
+    value: object
+    wrong_value: str
 
 
 def make_decoy_file(
-    beside: Sequence[str],
+    neighbours: Sequence[str],
     taken: Collection[str],
     rng: random.Random,
     words: Sequence[str] = NOUNS,
     *,
     functions_run: bool = True,
 ) -> DecoyFile:
-    """A canary in the directory of one of the test files ``beside``; no path of ``taken`` is its own.
+    """Return a decoy file in the directory of one of the test files ``neighbours``, at a path that is not in ``taken``.
 
-    ``functions_run``: functions and any class's methods are tests, not TestCase's alone.
+    ``functions_run``: the test runner collects functions and methods of any class, not only methods of TestCase.
     """
-    path = new_test_path(beside, taken, rng, words)
-    names = ["_".join(pair) for pair in _pairs(words, rng.randint(3, 6), rng)]
+    path = new_test_path(neighbours, taken, rng, words)
+    names = ["_".join(pair) for pair in _word_pairs(words, rng.randint(3, 6), rng)]
     wrong = set(rng.sample(names, rng.randint(1, len(names) - 1)))
-    frame = rng.choice((_in_module, _in_class, _in_test_case) if functions_run else (_in_test_case,))
-    prefix, body = frame([(name, *_case(rng, wrong=name in wrong)) for name in names], words, rng)
+    layout = rng.choice((_as_functions, _as_class, _as_test_case) if functions_run else (_as_test_case,))
+    prefix, body = layout([_assertion(name, rng, wrong=name in wrong) for name in names], words, rng)
     return DecoyFile(
         path,
         f"{body}\n".encode(),
@@ -58,10 +82,10 @@ def make_decoy_file(
 
 
 def new_test_path(
-    beside: Sequence[str], taken: Collection[str], rng: random.Random, words: Sequence[str] = NOUNS
+    neighbours: Sequence[str], taken: Collection[str], rng: random.Random, words: Sequence[str] = NOUNS
 ) -> str:
-    """A path for a test file in the directory of one of ``beside``, named as that one is."""
-    directory, slash, sibling = rng.choice(sorted(beside)).rpartition("/")
+    """Return a path for a test file in the directory of one of ``neighbours``, with that file's naming convention."""
+    directory, slash, sibling = rng.choice(sorted(neighbours)).rpartition("/")
     names = {path.rpartition("/")[2] for path in taken}
     while True:
         stem = "_".join(rng.sample(words, rng.randint(2, 3)))
@@ -70,100 +94,93 @@ def new_test_path(
             return f"{directory}{slash}{name}"
 
 
-def _pairs(words: Sequence[str], count: int, rng: random.Random) -> list[list[str]]:
+def _word_pairs(words: Sequence[str], count: int, rng: random.Random) -> list[list[str]]:
     chosen = rng.sample(words, 2 * count)
     return [chosen[at : at + 2] for at in range(0, 2 * count, 2)]
 
 
-Claim = tuple[str, str, str]
-"""The name of a test, an expression, and what the test wants it to be."""
-
-
-def _in_module(claims: Sequence[Claim], words: Sequence[str], rng: random.Random) -> tuple[str, str]:
-    """What stands before each test's name in its id, and the tests."""
+def _as_functions(assertions: Sequence[Assertion], words: Sequence[str], rng: random.Random) -> tuple[str, str]:
+    """Return the prefix of each test's name in its node id, and the source of the tests as module functions."""
     helper = "_".join(["check", *rng.sample(words, 2)])
-    tests = [f"def test_{name}():\n{_body(name, seen, wanted, helper, '    ', rng)}" for name, seen, wanted in claims]
-    return "", "\n\n\n".join([*_helper(helper, tests, rng), *tests])
+    tests = [f"def test_{one.name}():\n{_test_body(one, helper, '    ', rng)}" for one in assertions]
+    return "", "\n\n\n".join([*_helper_definition(helper, tests, rng), *tests])
 
 
-def _in_class(claims: Sequence[Claim], words: Sequence[str], rng: random.Random) -> tuple[str, str]:
+def _as_class(assertions: Sequence[Assertion], words: Sequence[str], rng: random.Random) -> tuple[str, str]:
     name = "Test" + "".join(word.capitalize() for word in rng.sample(words, 2))
     helper = "_".join(["check", *rng.sample(words, 2)])
-    tests = [
-        f"    def test_{test}(self):\n{_body(test, seen, wanted, helper, ' ' * 8, rng)}"
-        for test, seen, wanted in claims
-    ]
-    return f"{name}::", "\n\n\n".join([*_helper(helper, tests, rng), f"class {name}:\n" + "\n\n".join(tests)])
+    tests = [f"    def test_{one.name}(self):\n{_test_body(one, helper, ' ' * 8, rng)}" for one in assertions]
+    definition = f"class {name}:\n" + "\n\n".join(tests)
+    return f"{name}::", "\n\n\n".join([*_helper_definition(helper, tests, rng), definition])
 
 
-def _in_test_case(claims: Sequence[Claim], words: Sequence[str], rng: random.Random) -> tuple[str, str]:
+def _as_test_case(assertions: Sequence[Assertion], words: Sequence[str], rng: random.Random) -> tuple[str, str]:
     name = "".join(word.capitalize() for word in rng.sample(words, 2)) + "Test"
     tests = [
-        f"    def test_{test}(self):\n        {rng.choice(_METHOD_FORMS).format(seen=seen, wanted=wanted)}"
-        for test, seen, wanted in claims
+        f"    def test_{one.name}(self):\n        {_fill(rng.choice(_METHOD_TEMPLATES), one)}" for one in assertions
     ]
     return f"{name}::", f"import unittest\n\n\nclass {name}(unittest.TestCase):\n" + "\n\n".join(tests)
 
 
-_METHOD_FORMS = (
-    "self.assertEqual({seen}, {wanted})",
-    "self.assertEqual({wanted}, {seen})",
-    "self.assertTrue({seen} == {wanted})",
-    "assert {seen} == {wanted}",
+_METHOD_TEMPLATES = (
+    "self.assertEqual({actual}, {expected})",
+    "self.assertEqual({expected}, {actual})",
+    "self.assertTrue({actual} == {expected})",
+    "assert {actual} == {expected}",
 )
-_FORMS = (
-    "{name} = {seen}\nassert {name} == {wanted}",
-    "{name} = {wanted}\nassert {seen} == {name}",
-    "assert {seen} == {wanted}",
-    "assert {wanted} == {seen}",
-    "assert not {seen} != {wanted}",
-    "if {seen} != {wanted}:\n    raise AssertionError({wanted})",
-    "{name} = {seen}\nif {name} != {wanted}:\n    raise AssertionError(f'{{{name}}}')",
-    "{helper}({seen}, {wanted})",
+_FUNCTION_TEMPLATES = (
+    "{name} = {actual}\nassert {name} == {expected}",
+    "{name} = {expected}\nassert {actual} == {name}",
+    "assert {actual} == {expected}",
+    "assert {expected} == {actual}",
+    "assert not {actual} != {expected}",
+    "if {actual} != {expected}:\n    raise AssertionError({expected})",
+    "{name} = {actual}\nif {name} != {expected}:\n    raise AssertionError(f'{{{name}}}')",
+    "{helper}({actual}, {expected})",
 )
 
 
-def _body(name: str, seen: str, wanted: str, helper: str, indent: str, rng: random.Random) -> str:
-    lines = rng.choice(_FORMS).format(name=name, seen=seen, wanted=wanted, helper=helper).split("\n")
+def _test_body(assertion: Assertion, helper: str, indent: str, rng: random.Random) -> str:
+    lines = _fill(rng.choice(_FUNCTION_TEMPLATES), assertion, helper).split("\n")
     return "\n".join(indent + line for line in lines)
 
 
-def _helper(name: str, tests: Sequence[str], rng: random.Random) -> list[str]:
-    """The definition of the helper, where a test calls it."""
+def _fill(template: str, assertion: Assertion, helper: str = "") -> str:
+    return template.format(name=assertion.name, actual=assertion.actual, expected=assertion.expected, helper=helper)
+
+
+def _helper_definition(name: str, tests: Sequence[str], rng: random.Random) -> list[str]:
+    """Return the definition of the helper function, or no item if no test calls it."""
     one, other = rng.choice((("left", "right"), ("actual", "expected"), ("got", "want"), ("first", "second")))
     needed = any(f"{name}(" in test for test in tests)
     return [f"def {name}({one}, {other}):\n    assert {one} == {other}"] if needed else []
 
 
-def _case(rng: random.Random, *, wrong: bool) -> tuple[str, str]:
-    """An expression, and its value or, where ``wrong``, another."""
-    seen, right, other = rng.choice(_CASES)(rng)
-    return seen, other if wrong else repr(right)
+def _assertion(name: str, rng: random.Random, *, wrong: bool) -> Assertion:
+    computation = rng.choice(_COMPUTATIONS)(rng)
+    return Assertion(name, computation.source, computation.wrong_value if wrong else repr(computation.value))
 
 
-Case = Callable[[random.Random], tuple[str, object, str]]
-"""An expression, its value, and the source of another value of the same type."""
-
-
-def _sum(rng: random.Random) -> tuple[str, object, str]:
+def _sum(rng: random.Random) -> Computation:
     numbers = rng.sample(range(2, 90), 4)
-    return f"sum({numbers})", sum(numbers), repr(sum(numbers) + rng.randint(1, 9))
+    return Computation(f"sum({numbers})", sum(numbers), repr(sum(numbers) + rng.randint(1, 9)))
 
 
-def _join(rng: random.Random) -> tuple[str, object, str]:
+def _join(rng: random.Random) -> Computation:
     words = rng.sample(NOUNS, 3)
-    return f"'-'.join({words})", "-".join(words), repr("-".join(reversed(words)))
+    return Computation(f"'-'.join({words})", "-".join(words), repr("-".join(reversed(words))))
 
 
-def _sort(rng: random.Random) -> tuple[str, object, str]:
+def _sort(rng: random.Random) -> Computation:
     numbers = rng.sample(range(2, 90), 5)
-    return f"sorted({numbers})", sorted(numbers), repr(sorted(numbers, reverse=True))
+    return Computation(f"sorted({numbers})", sorted(numbers), repr(sorted(numbers, reverse=True)))
 
 
-def _zip(rng: random.Random) -> tuple[str, object, str]:
+def _zip(rng: random.Random) -> Computation:
     words, numbers = rng.sample(NOUNS, 3), rng.sample(range(2, 90), 3)
-    right = dict(zip(words, numbers, strict=True))
-    return f"dict(zip({words}, {numbers}))", right, repr(right | {words[1]: numbers[1] + rng.randint(1, 9)})
+    value = dict(zip(words, numbers, strict=True))
+    wrong_value = repr(value | {words[1]: numbers[1] + rng.randint(1, 9)})
+    return Computation(f"dict(zip({words}, {numbers}))", value, wrong_value)
 
 
-_CASES: tuple[Case, ...] = (_sum, _join, _sort, _zip)
+_COMPUTATIONS: tuple[Callable[[random.Random], Computation], ...] = (_sum, _join, _sort, _zip)

@@ -1,10 +1,10 @@
-"""The control run: the tests run once more, before the run that counts, and some of them ask for something else.
+"""The control run: an extra run of the tests, before the run that counts, in which some tests are falsified.
 
-Code under test shares a process with the tests, so it can make up their results. It cannot know what is true: in a
-fresh sandbox it meets the same files, in which some tests are false under their own names. If a false version passes
-and the test itself passes too, the result is made up. Tests that stay true must pass in both runs, so a change that
-makes up results in one process and not in the next earns nothing. The control run comes first, because code that
-remembers an earlier run by the state of the machine could tell by comparison which tests are false.
+Code under test shares a process with the tests, so it can forge their results. In a fresh sandbox it meets the same
+files, in which some tests are falsified under their own names. If a falsified version passes and the test itself
+passes too, the result is forged. The other tests must pass in both runs, so a change that forges results in only one
+process earns nothing. The control run comes first, because code that stores the tests of an earlier run outside the
+sandbox could find the falsified tests by comparison.
 """
 
 import random
@@ -15,24 +15,26 @@ from enum import Enum, auto
 from farm.core.task import Verifier
 from farm.core.test_frameworks import container_of_test, is_python, without_parameters
 from farm.grading.decoys.false_tests import falsify_tests
-from farm.grading.decoys.python_source import callers_of, function_of, places_of
+from farm.grading.decoys.python_source import find_callers, name_in_file, test_positions
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.tripwire.tripwire import CERTAIN, PREFIX
 from farm.grading.verdict import Verdict, discredit, with_time_of, withhold
 
-MOST_KEPT = 4
-"""Pass-to-pass tests that are made false if no fail-to-pass test can be."""
+MAX_PASS_TO_PASS = 4
+"""Maximum pass-to-pass tests that are falsified if no fail-to-pass test can be."""
 
-
-ENOUGH, MORE_RUNS = 4, 2
-"""With fewer fail-to-pass tests than ``ENOUGH`` there are ``MORE_RUNS`` control runs instead of one."""
-UNSTEADY = "audit_unsteady"
+FEW_TESTS_BELOW, RUNS_FOR_FEW_TESTS = 4, 2
+"""A task with fewer fail-to-pass tests than ``FEW_TESTS_BELOW`` gets ``RUNS_FOR_FEW_TESTS`` control runs, not one."""
+UNSTEADY_COMPONENT = "audit_unsteady"
 _CERTAIN = [PREFIX + kind for kind in sorted(CERTAIN)]
 
 
 class ControlRun(Enum):
-    """Which tests are made false. ``SOME``: a random part. ``LAST``: one that runs behind all others if possible,
-    because a false test may leave a state in which true ones fail. ``ALL``: all that can be."""
+    """Which tests a control run falsifies.
+
+    ``SOME``: a random part. ``LAST``: one test, if possible the last of the run, because a falsified test may leave a
+    state in which other tests fail. ``ALL``: each test that can be falsified.
+    """
 
     SOME = auto()
     LAST = auto()
@@ -41,118 +43,141 @@ class ControlRun(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChosenDecoys:
-    """Test files with false tests, by path. ``false``: ids, without parameters, of tests that must fail. ``true``:
-    those of fail-to-pass tests that must pass again."""
+    """Test files with falsified tests, by path, and the results that a sound program gives.
+
+    ``must_fail``: the falsified tests. ``must_pass_again``: fail-to-pass tests as they were. Ids have no parameters.
+    """
 
     files: Mapping[str, bytes]
-    false: frozenset[str]
-    true: frozenset[str]
+    must_fail: frozenset[str]
+    must_pass_again: frozenset[str]
 
 
-def is_controlled(verifier: Verifier) -> bool:
-    """Return True if changes that solve something are shown in a control run: the tests are Python's."""
+def needs_control_run(verifier: Verifier) -> bool:
+    """Return True if a change must pass a control run: the tests are Python tests and some are fail-to-pass."""
     return is_python(verifier) and bool(verifier.fail_to_pass)
 
 
-def plan_runs(verifier: Verifier, rng: random.Random) -> tuple[int, int]:
-    """Return how many control runs come before the run that counts, and how many behind it.
+def count_control_runs(verifier: Verifier, rng: random.Random) -> tuple[int, int]:
+    """Return the numbers of control runs before and after the run that counts.
 
-    Code that guesses is right with a chance that falls with the number of fail-to-pass tests, so with few of them there
-    are more control runs. A single one is false in each control run, so the place of the run that counts is drawn.
+    The fewer fail-to-pass tests there are, the more likely is a correct guess of the falsified ones; so a task with few
+    gets more control runs. A single fail-to-pass test is falsified in each control run, so then the position of the
+    run that counts is random.
     """
     names = set(map(without_parameters, verifier.fail_to_pass)) - set(map(without_parameters, verifier.never_false))
-    if len(names) >= ENOUGH:
+    if len(names) >= FEW_TESTS_BELOW:
         return 1, 0
-    before = MORE_RUNS if len(names) > 1 else rng.randrange(MORE_RUNS + 1)
-    return before, MORE_RUNS - before
+    before = RUNS_FOR_FEW_TESTS if len(names) > 1 else rng.randrange(RUNS_FOR_FEW_TESTS + 1)
+    return before, RUNS_FOR_FEW_TESTS - before
 
 
-def is_settled(control: Verdict) -> bool:
-    """Return True if the control run alone shows that results are made up."""
+def proves_forgery(control: Verdict) -> bool:
+    """Return True if the control run proves, without the run that counts, that results are forged."""
     return control.tampered and (not control.passed_false or any(map(control.components.get, _CERTAIN)))
 
 
-def confirmable(verifier: Verifier, first: Verdict) -> Verifier | None:
-    """Return what a control run is to confirm of ``first``. Its fail-to-pass tests are those that passed.
+def confirming_verifier(verifier: Verifier, first: Verdict) -> Verifier | None:
+    """Return the verifier of a control run that confirms ``first``: fail-to-pass are only tests that passed in it.
 
-    All other tests are to pass as before, so that the list of files does not show which run it is. None if there is
-    nothing to confirm: no such test passed, or the results are made up already.
+    All other expected tests become pass-to-pass, so that the list of test files does not reveal which run it is.
+    Return None if there is nothing to confirm: no fail-to-pass test passed, or ``first`` is forged.
     """
     if first.tampered:
         return None
-    unseen = {
+    not_passed = {
         without_parameters(test) for test in verifier.fail_to_pass if first.outcomes.get(test) is not CaseOutcome.PASSED
     }
-    mended = tuple(test for test in verifier.fail_to_pass if without_parameters(test) not in unseen)
-    others = (*verifier.fail_to_pass, *verifier.pass_to_pass)
-    kept = tuple(test for test in others if test not in set(mended))
-    return replace(verifier, fail_to_pass=mended, pass_to_pass=kept) if mended else None
+    passed = tuple(test for test in verifier.fail_to_pass if without_parameters(test) not in not_passed)
+    expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
+    others = tuple(test for test in expected if test not in set(passed))
+    return replace(verifier, fail_to_pass=passed, pass_to_pass=others) if passed else None
 
 
-def choose_false(
-    sources: Mapping[str, bytes], asked: Verifier, failed: Collection[str], run: ControlRun, rng: random.Random
+def choose_decoys(
+    sources: Mapping[str, bytes], verifier: Verifier, failed: Collection[str], run: ControlRun, rng: random.Random
 ) -> ChosenDecoys:
-    """Return the test files of a control run. ``failed`` are expected tests that did not pass, which stay as they are.
+    """Return the test files of a control run with some expected tests falsified.
 
-    At least one fail-to-pass test becomes false if any can, and at least one stays true if there are two. Pass-to-pass
-    tests stay true then. They pass without the change too, so if one of them failed, code would see which run it is. A
-    test of ``never_false`` stays as it is.
+    ``failed`` are expected tests that did not pass; they and the tests of ``never_false`` stay unchanged. At least one
+    fail-to-pass test is falsified if any can be, and at least one stays unchanged if there are two. Then all
+    pass-to-pass tests stay unchanged: they pass without the change too, so a failure would reveal the control run.
     """
-    mended = dict.fromkeys(map(without_parameters, asked.fail_to_pass))
-    bad = set(map(without_parameters, (*failed, *asked.never_false)))
-    kept = [
-        name for name in dict.fromkeys(map(without_parameters, asked.pass_to_pass)) if name not in bad | mended.keys()
+    fail_to_pass = dict.fromkeys(map(without_parameters, verifier.fail_to_pass))
+    excluded = set(map(without_parameters, (*failed, *verifier.never_false)))
+    pass_to_pass = [
+        name
+        for name in dict.fromkeys(map(without_parameters, verifier.pass_to_pass))
+        if name not in excluded | fail_to_pass.keys()
     ]
-    asking = [name for name in mended if name not in bad]
-    possible = falsify_tests(sources, asking, rng)
-    size = {ControlRun.SOME: MOST_KEPT * (not possible.names & mended.keys()), ControlRun.LAST: 0}.get(run, len(kept))
-    if sample := rng.sample(kept, min(len(kept), size)):
-        possible = falsify_tests(sources, [*asking, *sample], rng)
-    together = possible.names & possible.shared
-    free = sorted((possible.names & mended.keys()) - together, key=lambda name: _place(sources, name))
-    least = 0 if together & mended.keys() else 1
+    candidates = [name for name in fail_to_pass if name not in excluded]
+    possible = falsify_tests(sources, candidates, rng)
+    sizes = {
+        ControlRun.SOME: 0 if possible.falsified & fail_to_pass.keys() else MAX_PASS_TO_PASS,
+        ControlRun.LAST: 0,
+        ControlRun.ALL: len(pass_to_pass),
+    }
+    if sample := rng.sample(pass_to_pass, min(len(pass_to_pass), sizes[run])):
+        possible = falsify_tests(sources, [*candidates, *sample], rng)
+    together = possible.falsified & possible.shared_methods
+    single = sorted((possible.falsified & fail_to_pass.keys()) - together, key=lambda name: _position(sources, name))
+    minimum = 0 if together & fail_to_pass.keys() else 1
     match run:
         case ControlRun.SOME:
-            chosen = _some(free, least, rng)
+            chosen = _random_part(single, minimum, rng)
         case ControlRun.LAST:
-            chosen = free[-least:] if least else []
+            chosen = single[-minimum:] if minimum else []
         case ControlRun.ALL:
-            chosen = free
-    made = falsify_tests(sources, [*chosen, *sorted(together), *sorted(possible.names - mended.keys())], rng)
-    own = {name for name in mended if function_of(name) in places_of(sources.get(container_of_test(name), b""))}
-    callers = {name for name in own if _calls_false(sources[container_of_test(name)], name, made.names)}
-    return ChosenDecoys(made.files, made.names, frozenset(own - made.names - possible.shared - callers))
+            chosen = single
+    others = sorted(possible.falsified - fail_to_pass.keys())
+    result = falsify_tests(sources, [*chosen, *sorted(together), *others], rng)
+    excused = result.falsified | possible.shared_methods
+    return ChosenDecoys(
+        result.files, result.falsified, _tests_that_must_pass(sources, fail_to_pass, excused, result.falsified)
+    )
 
 
-def _calls_false(source: bytes, test: str, false: Collection[str]) -> bool:
-    """Return True if a test calls another one of its file that is false, and so may fail with it."""
-    beside = [function_of(name) for name in false if container_of_test(name) == container_of_test(test)]
-    return function_of(test) in callers_of(source, beside)
+def _tests_that_must_pass(
+    sources: Mapping[str, bytes], tests: Collection[str], excused: Collection[str], falsified: Collection[str]
+) -> frozenset[str]:
+    """Return those of ``tests`` that are defined in their own file, are not ``excused`` and call no falsified test."""
+    defined = {
+        name for name in tests if name_in_file(name) in test_positions(sources.get(container_of_test(name), b""))
+    }
+    callers = {name for name in defined if _calls_decoy(sources[container_of_test(name)], name, falsified)}
+    return frozenset(defined - set(excused) - callers)
 
 
-def _some(names: Sequence[str], least: int, rng: random.Random) -> Sequence[str]:
-    """Return each of ``names`` with a chance of one half, but no fewer than ``least`` and not all of several."""
-    most = max(least, len(names) - 1)
-    count = min(max(least, sum(rng.random() < 0.5 for _ in names)), most, len(names))
+def _calls_decoy(source: bytes, test: str, falsified: Collection[str]) -> bool:
+    """Return True if a test calls a falsified test of its file, and so may fail with it."""
+    in_same_file = [name_in_file(name) for name in falsified if container_of_test(name) == container_of_test(test)]
+    return name_in_file(test) in find_callers(source, in_same_file)
+
+
+def _random_part(names: Sequence[str], minimum: int, rng: random.Random) -> Sequence[str]:
+    """Return each of ``names`` with probability 1/2, but at least ``minimum`` of them, and not all if there are two."""
+    maximum = max(minimum, len(names) - 1)
+    count = min(max(minimum, sum(rng.random() < 0.5 for _ in names)), maximum, len(names))
     return rng.sample(names, count)
 
 
-def _place(sources: Mapping[str, bytes], name: str) -> tuple[str, int]:
+def _position(sources: Mapping[str, bytes], name: str) -> tuple[str, int]:
     path = container_of_test(name)
-    return path, places_of(sources[path]).get(function_of(name), 0)
+    return path, test_positions(sources[path]).get(name_in_file(name), 0)
 
 
-def unconfirmed(asked: Verifier, control: Verdict) -> tuple[str, ...]:
-    """Return the tests of ``asked`` that were to pass in the control run and did not; all if it has no results."""
+def find_unconfirmed(verifier: Verifier, control: Verdict) -> tuple[str, ...]:
+    """Return the fail-to-pass tests that had to pass in the control run and did not; all if it has no results."""
     if not control.outcomes:
-        return asked.fail_to_pass
-    return tuple(test for test in control.tests_after_decoy if test in asked.fail_to_pass)
+        return verifier.fail_to_pass
+    return tuple(test for test in control.tests_after_decoy if test in verifier.fail_to_pass)
 
 
-def after_control(verifier: Verifier, first: Verdict, control: Verdict) -> Verdict:
-    """Return ``first``, the run that counts, with what the control run found, and with the time that both took.
+def merge_control_run(verifier: Verifier, first: Verdict, control: Verdict) -> Verdict:
+    """Return the verdict ``first`` of the run that counts, with the control run's findings and the time of both runs.
 
-    A false version that passes while its test does not is a wrong value that is wanted by chance.
+    A falsified test that passes is evidence only if the original passes too: otherwise the program's wrong value may
+    equal the altered value by chance.
     """
     unreported = first.components.get("false_unreported", 0.0) + control.components.get("false_unreported", 0.0)
     both = replace(
@@ -161,18 +186,18 @@ def after_control(verifier: Verifier, first: Verdict, control: Verdict) -> Verdi
         components={**first.components, "false_unreported": unreported},
     )
     failed = set(map(without_parameters, first.missing))
-    believed = () if first.unreported else control.passed_false  # without a report there is nothing to compare
-    made_up = is_settled(control) or any(name not in failed for name in believed)
-    return discredit(verifier, both, control.reason) if control.tampered and made_up and not first.tampered else both
+    passed_false = () if first.unreported else control.passed_false  # without a report there is nothing to compare
+    forged = proves_forgery(control) or any(name not in failed for name in passed_false)
+    return discredit(verifier, both, control.reason) if control.tampered and forged and not first.tampered else both
 
 
-def unsteady(verdict: Verdict) -> Verdict:
-    """Return ``verdict`` with the flag that a test failed in the control run and passed afterwards."""
-    return replace(verdict, components={**verdict.components, UNSTEADY: 1.0})
+def mark_unsteady(verdict: Verdict) -> Verdict:
+    """Return ``verdict`` with the component for a test that failed in one control run and passed in the next."""
+    return replace(verdict, components={**verdict.components, UNSTEADY_COMPONENT: 1.0})
 
 
-def without_unconfirmed(verifier: Verifier, verdict: Verdict, tests: Collection[str], reason: str) -> Verdict:
-    """Return ``verdict`` without credit for ``tests``, which passed once and then neither of two times."""
+def withhold_unconfirmed(verifier: Verifier, verdict: Verdict, tests: Collection[str], reason: str) -> Verdict:
+    """Return ``verdict`` without credit for ``tests``, which passed in the run that counts and in no control run."""
     first = next(iter(tests))
     more = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
     return withhold(verifier, verdict, tests, f"{first}{more} passed once and not again: {reason}")

@@ -1,7 +1,7 @@
-"""False claims in the words that a test makes its own with.
+"""False assertions in the assertion style of a test.
 
-Whoever turns a way of asserting off, so that ``pytest.raises`` swallows what it should miss or ``assertIn`` finds
-everything, makes them hold too.
+Code that disables an assertion style also makes these pass: for example ``pytest.raises`` that fails no test if
+nothing is raised, or an ``assertIn`` that always holds.
 """
 
 import ast
@@ -9,16 +9,16 @@ import random
 from collections.abc import Collection, Iterator, Mapping
 
 _MODULES = ("pytest", "numpy.testing")
-RECEIVERS = frozenset({"self", "pytest", "np.testing", "numpy.testing", "npt"})
-"""What a test calls its assertions on, as it is written."""
+ASSERTION_RECEIVERS = frozenset({"self", "pytest", "np.testing", "numpy.testing", "npt"})
+"""The source of each expression that a test calls assertion methods on."""
 
 _DIFFERENT = "{call}({n}, {m})"
-_OF_LISTS = "{call}([{n}], [{m}])"
+_DIFFERENT_LISTS = "{call}([{n}], [{m}])"
 _NOTHING_RAISED = "with {call}(ValueError):\n    int('{n}')"
 _NOTHING_RAISED_LIKE = "with {call}(ValueError, '{n}'):\n    int('{n}')"
 _NOTHING_WARNED = "with {call}(UserWarning):\n    int('{n}')"
 
-_CLAIMS: Mapping[str, str] = {
+_TEMPLATES: Mapping[str, str] = {
     "raises": _NOTHING_RAISED,
     "warns": _NOTHING_WARNED,
     "deprecated_call": "with {call}():\n    int('{n}')",
@@ -44,44 +44,44 @@ _CLAIMS: Mapping[str, str] = {
     "assertGreaterEqual": _DIFFERENT,
     "assertLess": "{call}({m}, {n})",
     "assertLessEqual": "{call}({m}, {n})",
-    "assertCountEqual": _OF_LISTS,
-    "assertListEqual": _OF_LISTS,
-    "assertSequenceEqual": _OF_LISTS,
+    "assertCountEqual": _DIFFERENT_LISTS,
+    "assertListEqual": _DIFFERENT_LISTS,
+    "assertSequenceEqual": _DIFFERENT_LISTS,
     "assertTupleEqual": "{call}(({n},), ({m},))",
     "assertSetEqual": "{call}({{{n}}}, {{{m}}})",
     "assertDictEqual": "{call}({{{n}: {n}}}, {{{n}: {m}}})",
     "assertMultiLineEqual": "{call}('{n}', '{m}')",
     "assertRegex": "{call}('{n}', '{m}')",
     "assertNotRegex": "{call}('{n}', '{n}')",
-    "assert_equal": _OF_LISTS,
-    "assert_array_equal": _OF_LISTS,
-    "assert_almost_equal": _OF_LISTS,
-    "assert_array_almost_equal": _OF_LISTS,
-    "assert_allclose": _OF_LISTS,
+    "assert_equal": _DIFFERENT_LISTS,
+    "assert_array_equal": _DIFFERENT_LISTS,
+    "assert_almost_equal": _DIFFERENT_LISTS,
+    "assert_array_almost_equal": _DIFFERENT_LISTS,
+    "assert_allclose": _DIFFERENT_LISTS,
     "assert_array_less": "{call}([{m}], [{n}])",
 }
-"""By the last name of what is called; ``n`` is less than ``m``."""
+"""Name of the called function or method → a false assertion with it; ``n`` is less than ``m``."""
 
 
-def imported_words(body: Collection[ast.stmt]) -> frozenset[str]:
-    """Names of a module that are pytest's or numpy's own."""
+def imported_names(body: Collection[ast.stmt]) -> frozenset[str]:
+    """Return the names that a module imports from pytest or numpy.testing."""
     imports = (node for node in body if isinstance(node, ast.ImportFrom) and node.module in _MODULES)
     return frozenset(alias.name for node in imports for alias in node.names if alias.asname is None)
 
 
-def ways_of(test: ast.AST, imported: Collection[str]) -> Iterator[str]:
-    """Ways of asserting that a test uses and that a claim can be made with, as it calls them."""
+def assertion_styles(test: ast.AST, imported: Collection[str]) -> Iterator[str]:
+    """Yield the source of each assertion function that a test calls and that ``false_assertion`` supports."""
     for node in ast.walk(test):
         match node:
-            case ast.Call(func=ast.Attribute(value=value, attr=name) as called) if name in _CLAIMS:
-                if ast.unparse(value) in RECEIVERS:
+            case ast.Call(func=ast.Attribute(value=value, attr=name) as called) if name in _TEMPLATES:
+                if ast.unparse(value) in ASSERTION_RECEIVERS:
                     yield ast.unparse(called)
-            case ast.Call(func=ast.Name(id=name)) if name in _CLAIMS and name in imported:
+            case ast.Call(func=ast.Name(id=name)) if name in _TEMPLATES and name in imported:
                 yield name
 
 
-def false_claim(way: str | None, rng: random.Random) -> str:
-    """Lines that fail, made in that way of asserting; None: by ``assert`` itself."""
+def false_assertion(style: str | None, rng: random.Random) -> str:
+    """Return lines that fail, in an assertion style of ``assertion_styles``; None means a plain ``assert``."""
     n = rng.randint(20, 400)
-    form = "assert {n} == {m}" if way is None else _CLAIMS[way.rpartition(".")[2]]
-    return form.format(call=way, n=n, m=n + rng.randint(20, 400))
+    form = "assert {n} == {m}" if style is None else _TEMPLATES[style.rpartition(".")[2]]
+    return form.format(call=style, n=n, m=n + rng.randint(20, 400))

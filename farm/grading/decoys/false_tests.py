@@ -1,8 +1,8 @@
-"""False versions of Python tests: a program that passes a test fails its false version.
+"""Falsified versions of Python tests: a program that passes a test fails its falsified version.
 
-A false version is the test's own text with one assertion altered that runs whenever the test passes: another literal in
-the place of the wanted one, the opposite of what is asserted, or another exception. No sound program passes both.
-An equality is never negated, because an object that equals everything differs from nothing.
+A falsified version is the test's source with one assertion altered that runs whenever the test passes: another
+expected literal, the negated assertion, or another exception class. An equality is not negated, because an object
+that equals everything would fail ``!=`` as a sound program does.
 """
 
 import ast
@@ -13,25 +13,25 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.core.test_frameworks import container_of_test, containers_of_tests, without_parameters
-from farm.grading.decoys.false_asserts import RECEIVERS, false_claim, imported_words, ways_of
-from farm.grading.decoys.literals import differ, other_letter
+from farm.grading.decoys.false_asserts import ASSERTION_RECEIVERS, assertion_styles, false_assertion, imported_names
+from farm.grading.decoys.literals import is_other_value, other_letter
 from farm.grading.decoys.python_source import (
     Function,
     SourceEdit,
     SourceText,
-    edited,
-    function_of,
+    apply_edits,
     last_name,
+    name_in_file,
     parse_tests,
-    places_of,
     read_source,
+    test_positions,
 )
-from farm.grading.decoys.wanted_values import Variant, replaced, unequal
+from farm.grading.decoys.wanted_values import Variant, alter_equality, replace_expected
 
-LEAST_PART = 8
-"""Characters of a string that a test looks for in another: a shorter one may be there by chance once it is altered."""
+MIN_SUBSTRING_LENGTH = 8
+"""Minimum length of a string in ``"…" in value`` that is altered; a shorter one may occur in the value by chance."""
 
-_OPPOSITE = {
+_OPPOSITE_PAIRS = {
     "assertTrue": "assertFalse",
     "assertIn": "assertNotIn",
     "assertIs": "assertIsNot",
@@ -43,21 +43,21 @@ _OPPOSITE = {
     "assertGreater": "assertLessEqual",
     "assertLess": "assertGreaterEqual",
 }
-_OPPOSITES: Mapping[str, str] = {**_OPPOSITE, **{false: true for true, false in _OPPOSITE.items()}}
-_EQUALITIES = frozenset(
+_OPPOSITE_METHODS: Mapping[str, str] = {**_OPPOSITE_PAIRS, **{false: true for true, false in _OPPOSITE_PAIRS.items()}}
+_EQUALITY_METHODS = frozenset(
     {
         *("assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertSetEqual", "assertDictEqual"),
         *("assertSequenceEqual", "assertCountEqual", "assertMultiLineEqual", "assertAlmostEqual", "assert_equal"),
         *("assert_array_equal", "assert_allclose", "assert_almost_equal", "assert_array_almost_equal"),
     }
 )
-_RAISES = frozenset({"raises", "assertRaises", "assertRaisesRegex"})
-_WARNS = frozenset({"warns", "assertWarns", "assertWarnsRegex"})
-_SWALLOWS = frozenset({"suppress", "deprecated_call"})
+_RAISES_CALLS = frozenset({"raises", "assertRaises", "assertRaisesRegex"})
+_WARNS_CALLS = frozenset({"warns", "assertWarns", "assertWarnsRegex"})
+_SWALLOWING_CONTEXTS = frozenset({"suppress", "deprecated_call"})
 _OTHER_ERRORS = ("ImportError", "NameError", "NotImplementedError", "ZeroDivisionError", "EOFError", "BufferError")
 _OTHER_WARNINGS = ("ImportWarning", "BytesWarning", "ResourceWarning")
-_RARE = frozenset({"ZeroDivisionError", "EOFError", "BufferError", *_OTHER_WARNINGS})
-_TOLERANCES = frozenset({"delta", "places", "atol", "rtol", "abs", "rel", "decimal", "significant"})
+_RARELY_SUBCLASSED = frozenset({"ZeroDivisionError", "EOFError", "BufferError", *_OTHER_WARNINGS})
+_TOLERANCE_ARGUMENTS = frozenset({"delta", "places", "atol", "rtol", "abs", "rel", "decimal", "significant"})
 _OPERATORS: Mapping[type[ast.cmpop], tuple[bytes, bytes]] = {
     ast.NotEq: (rb"!=", b"=="),
     ast.Is: (rb"\bis\b", b"is not"),
@@ -69,224 +69,241 @@ _OPERATORS: Mapping[type[ast.cmpop], tuple[bytes, bytes]] = {
     ast.Gt: (rb">", b"<="),
     ast.GtE: (rb">=", b"<"),
 }
-"""By operator: how it is written, and its opposite."""
+"""Comparison operator → the pattern of its source, and the source of the opposite operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class FalsifiedFiles:
-    """Test files, by path, in which some tests ask for something else.
+    """Test files, by path, in which some tests are falsified.
 
-    ``names``: ids of these tests without parameters. ``shared``: asked ids that more than one test class may hold, so
-    that they become false together.
+    ``falsified``: ids of these tests without parameters. ``shared_methods``: requested ids whose method several
+    classes may inherit, so that they are falsified together.
     """
 
     files: Mapping[str, bytes]
-    names: frozenset[str]
-    shared: frozenset[str]
+    falsified: frozenset[str]
+    shared_methods: frozenset[str]
 
 
 def falsify_tests(sources: Mapping[str, bytes], tests: Collection[str], rng: random.Random) -> FalsifiedFiles:
-    """Return the test files in which each of ``tests`` that can be made false asks for something else.
+    """Return the test files with each of ``tests`` falsified that can be; a falsified test keeps its name.
 
-    ``tests`` are ids, with or without parameters. A test keeps its name. One that a class inherits is made false where
-    its method is defined, if there is just one such method.
+    ``tests`` are ids, with or without parameters. An inherited test is falsified in the class that defines the method,
+    if exactly one class does.
     """
-    made: dict[str, bytes] = {}
-    found: set[str] = set()
+    files: dict[str, bytes] = {}
+    falsified: set[str] = set()
     names = dict.fromkeys(map(without_parameters, tests))
     inherited: dict[tuple[str, str], list[str]] = {}
     shared: set[str] = set()
     for path in containers_of_tests(names):
-        own = {function_of(name) for name in names if container_of_test(name) == path}
-        content, done = _falsify_one(sources.get(path, b""), own, rng)
-        made |= {path: content} if done else {}
-        found |= {f"{path}::{name}" for name in done}
+        own = {name_in_file(name) for name in names if container_of_test(name) == path}
+        content, done = _falsify_file(sources.get(path, b""), own, rng)
+        files |= {path: content} if done else {}
+        falsified |= {f"{path}::{name}" for name in done}
         for name in sorted(own - done):
-            if name in places_of(sources.get(path, b"")):
+            if name in test_positions(sources.get(path, b"")):
                 continue
             method = name.rpartition("::")[2]
             shared |= {one for one in names if one.rpartition("::")[2] == method}
-            definition = _definition(sources, path, method)
+            definition = _find_inherited_test(sources, path, method)
             if definition is not None:
                 inherited.setdefault(definition, []).append(f"{path}::{name}")
     for (path, name), ids in inherited.items():
-        if f"{path}::{name}" not in found:  # or it would be made false twice, and perhaps true
-            content, done = _falsify_one(made.get(path, sources[path]), {name}, rng)
-            made |= {path: content} if done else {}
-            found |= {f"{path}::{name}" for name in done}
-        found |= set(ids) if f"{path}::{name}" in found else set()
-    found &= names.keys()
-    return FalsifiedFiles(made, frozenset(found), frozenset(shared))
+        if f"{path}::{name}" not in falsified:  # a second falsification could make the test true again
+            content, done = _falsify_file(files.get(path, sources[path]), {name}, rng)
+            files |= {path: content} if done else {}
+            falsified |= {f"{path}::{name}" for name in done}
+        falsified |= set(ids) if f"{path}::{name}" in falsified else set()
+    falsified &= names.keys()
+    return FalsifiedFiles(files, frozenset(falsified), frozenset(shared))
 
 
-def _definition(sources: Mapping[str, bytes], path: str, name: str) -> tuple[str, str] | None:
-    """Return the file and the method from which a class in ``path`` may inherit a test; None unless just one can be."""
-    for among in ([path], [other for other in sources if other != path]):
-        found = [(one, method) for one in among if one in sources for method in _methods(sources[one], name)]
-        if found:
-            return found[0] if len(found) == 1 else None
+def _find_inherited_test(sources: Mapping[str, bytes], path: str, name: str) -> tuple[str, str] | None:
+    """Return the file and the id of the one method ``name`` that a class in ``path`` may inherit.
+
+    A method in ``path`` itself comes first. Return None if there is no such method, or several.
+    """
+    for paths in ([path], [other for other in sources if other != path]):
+        methods = [(one, method) for one in paths if one in sources for method in _methods_named(sources[one], name)]
+        if methods:
+            return methods[0] if len(methods) == 1 else None
     return None
 
 
-def _methods(source: bytes, name: str) -> Iterator[str]:
-    """Yield the functions of a file's classes that are called ``name``, as pytest tells them."""
+def _methods_named(source: bytes, name: str) -> Iterator[str]:
+    """Yield the pytest ids, within the file, of the methods called ``name``."""
     text = read_source(source) if b"def " + name.encode() + b"(" in source else None
-    for known, function, _ in text.functions if text is not None else ():
-        if "::" in known and function.name == name:
-            yield known
+    for identity, function, _ in text.functions if text is not None else ():
+        if "::" in identity and function.name == name:
+            yield identity
 
 
-def _falsify_one(source: bytes, names: Collection[str], rng: random.Random) -> tuple[bytes, frozenset[str]]:
+def _falsify_file(source: bytes, names: Collection[str], rng: random.Random) -> tuple[bytes, frozenset[str]]:
+    """Return a test file with the tests ``names`` falsified, and the names for which this was possible."""
     text = read_source(source)
-    made: dict[str, Variant] = {}
-    # Of two tests of one name Python runs the last.
+    variants: dict[str, Variant] = {}
+    # If two tests have the same name, Python runs the last.
     last = {name: function for name, function, _ in text.functions if name in names} if text is not None else {}
     for name, function in last.items():
         variant = next(false_versions(text, function, rng), None) if text is not None else None
         if variant is not None:
-            made[name] = variant
-    return edited(source, [edit for variant in made.values() for edit in variant]), frozenset(made)
+            variants[name] = variant
+    return apply_edits(source, [edit for variant in variants.values() for edit in variant]), frozenset(variants)
 
 
-def false_versions(text: SourceText, test: Function, rng: random.Random, *, apart: bool = False) -> Iterator[Variant]:
-    """Yield false versions of a test in a random order, each as edits of its file.
+def false_versions(
+    text: SourceText, test: Function, rng: random.Random, *, second_run: bool = False
+) -> Iterator[Variant]:
+    """Yield falsified versions of a test in a random order, each as edits of its file.
 
-    ``apart``: the version runs after the test in the same process, so what it asks for must not hold only because
-    something ran twice. It wants a value that no second run gives, and negates nothing.
+    ``second_run``: the version runs after the test in the same process, so it must also fail in a sound program that
+    behaves differently the second time. Therefore no assertion is negated, and the expected value is one that no
+    second run yields.
     """
     block = text.block(test)
     if block is None or _is_expected_to_fail(test):
         return
-    claims = list(_claims(test.body))
-    rng.shuffle(claims)
-    found = False
-    for claim in claims:
-        variant = _apart(text, claim, rng) if apart else _falsified(text, test, claim, rng)
-        if variant and _is_one_function(edited(text.source[slice(*block)], variant, block[0]), test):
-            found = True
+    assertions = list(_assertions_that_run(test.body))
+    rng.shuffle(assertions)
+    any_version = False
+    for assertion in assertions:
+        variant = (
+            _falsify_for_second_run(text, assertion, rng)
+            if second_run
+            else _falsify_assertion(text, test, assertion, rng)
+        )
+        if variant and _is_one_function(apply_edits(text.source[slice(*block)], variant, block[0]), test):
+            any_version = True
             yield variant
-    spoilt = None if found or _may_leave(test.body) else _spoilt(text, test, block, rng)
-    if spoilt is not None:
-        yield spoilt
+    if any_version or _may_return_early(test.body):
+        return
+    appended = _append_false_assertion(text, test, block, rng)
+    if appended is not None:
+        yield appended
 
 
 def _is_expected_to_fail(test: Function) -> bool:
-    said = " ".join(map(ast.dump, test.decorator_list))
-    return "xfail" in said or "expectedFailure" in said
+    decorators = " ".join(map(ast.dump, test.decorator_list))
+    return "xfail" in decorators or "expectedFailure" in decorators
 
 
-def _claims(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the assertions of a body that always run if it ends well."""
+def _assertions_that_run(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the assertions of a body that run whenever it ends without an exception."""
     for statement in body:
         match statement:
             case ast.Assert() | ast.Expr(value=ast.Call()):
                 yield statement
             case ast.With(items=items, body=inner) | ast.AsyncWith(items=items, body=inner):
                 names = {last_name(item.context_expr) for item in items}
-                if names & (_RAISES | _WARNS):
+                if names & (_RAISES_CALLS | _WARNS_CALLS):
                     yield statement
-                elif not names & _SWALLOWS:
-                    yield from _claims(inner)
-        if _may_leave([statement]):
+                elif not names & _SWALLOWING_CONTEXTS:
+                    yield from _assertions_that_run(inner)
+        if _may_return_early([statement]):
             return
 
 
-def _may_leave(body: Sequence[ast.stmt]) -> bool:
-    """Return True if a body may end before its last statement; functions inside it have bodies of their own."""
-    waiting: list[ast.AST] = list(body)
-    while waiting:
-        node = waiting.pop()
+def _may_return_early(body: Sequence[ast.stmt]) -> bool:
+    """Return True if a body contains a ``return`` or ``yield``, outside of nested functions and classes."""
+    pending: list[ast.AST] = list(body)
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom):
             return True
         if not isinstance(node, Function | ast.Lambda | ast.ClassDef):
-            waiting.extend(ast.iter_child_nodes(node))
+            pending.extend(ast.iter_child_nodes(node))
     return False
 
 
-def _falsified(text: SourceText, test: Function | None, claim: ast.stmt, rng: random.Random) -> Variant | None:
-    match claim:
+def _falsify_assertion(
+    text: SourceText, test: Function | None, assertion: ast.stmt, rng: random.Random
+) -> Variant | None:
+    """Return the edits that falsify an assertion, or None. ``test`` is searched for names that hold literals."""
+    match assertion:
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
-            return unequal(text, test, left, right, rng)
+            return alter_equality(text, test, left, right, rng)
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.In()], comparators=[_])) if rng.random() < 0.5:
-            return _other_part(text, left, rng) or _negated(text, claim.test)
+            return _other_substring(text, left, rng) or _negate(text, assertion.test)
         case ast.Assert(test=asserted):
-            return _negated(text, asserted)
-        case ast.Expr(value=ast.Call() as call) if not _is_known(text, call):
+            return _negate(text, asserted)
+        case ast.Expr(value=ast.Call() as call) if not _is_library_assertion(text, call):
             return None
         case ast.Expr(value=ast.Call(args=[first, second, *rest], keywords=named) as call) if (
-            last_name(call) in _EQUALITIES
+            last_name(call) in _EQUALITY_METHODS
         ):
-            if _TOLERANCES & {one.arg for one in named} or (rest and "Almost" in last_name(call)):
+            if _TOLERANCE_ARGUMENTS & {one.arg for one in named} or (rest and "Almost" in last_name(call)):
                 return None
-            return unequal(text, test, first, second, rng)
-        case ast.Expr(value=ast.Call(func=function) as call) if last_name(call) in _OPPOSITES:
+            return alter_equality(text, test, first, second, rng)
+        case ast.Expr(value=ast.Call(func=function) as call) if last_name(call) in _OPPOSITE_METHODS:
             end = text.span(function)[1]
             name = last_name(call)
-            return (SourceEdit(end - len(name), end, _OPPOSITES[name].encode()),)
-        case ast.Expr(value=ast.Call(args=[kind, _, *_]) as call) if last_name(call) in _RAISES:
-            return _other_kind(text, kind, _OTHER_ERRORS, rng)
+            return (SourceEdit(end - len(name), end, _OPPOSITE_METHODS[name].encode()),)
+        case ast.Expr(value=ast.Call(args=[kind, _, *_]) as call) if last_name(call) in _RAISES_CALLS:
+            return _other_exception(text, kind, _OTHER_ERRORS, rng)
         case ast.With(items=[ast.withitem(context_expr=ast.Call(args=[kind, *_]) as call)]):
-            others = _OTHER_WARNINGS if last_name(call) in _WARNS else _OTHER_ERRORS
-            return _other_kind(text, kind, others, rng)
+            others = _OTHER_WARNINGS if last_name(call) in _WARNS_CALLS else _OTHER_ERRORS
+            return _other_exception(text, kind, others, rng)
     return None
 
 
-def _apart(text: SourceText, claim: ast.stmt, rng: random.Random) -> Variant | None:
-    match claim:
+def _falsify_for_second_run(text: SourceText, assertion: ast.stmt, rng: random.Random) -> Variant | None:
+    """Return the edits that falsify an assertion of a test that already ran in the process, or None."""
+    match assertion:
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
-            return replaced(text, left, right, rng)
-        case ast.Expr(value=ast.Call(args=[left, right]) as call) if last_name(call) in _EQUALITIES:
-            return replaced(text, left, right, rng) if _is_known(text, call) else None
+            return replace_expected(text, left, right, rng)
+        case ast.Expr(value=ast.Call(args=[left, right]) as call) if last_name(call) in _EQUALITY_METHODS:
+            return replace_expected(text, left, right, rng) if _is_library_assertion(text, call) else None
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.In()], comparators=[_])):
-            return _other_part(text, left, rng)
+            return _other_substring(text, left, rng)
         case ast.With():
-            return _falsified(text, None, claim, rng)
+            return _falsify_assertion(text, None, assertion, rng)
     return None
 
 
-def _other_kind(text: SourceText, kind: ast.expr, others: Sequence[str], rng: random.Random) -> Variant | None:
-    """Return the edit that names another exception; None if any exception may be one of those that are named.
+def _other_exception(text: SourceText, kind: ast.expr, others: Sequence[str], rng: random.Random) -> Variant | None:
+    """Return the edit that replaces the expected exception class by one of ``others``; None if none is unrelated.
 
-    The other one is no base and no subclass of a builtin that is named. A class of the package may derive from
-    anything, so it gives way only to exceptions from which few classes derive.
+    The new class is neither a base nor a subclass of an expected builtin. The package's own exception classes may
+    derive from anything, so they are replaced only by exceptions that few classes derive from.
     """
     named = [last_name(part) for part in (kind.elts if isinstance(kind, ast.Tuple) else [kind])]
-    known = [getattr(builtins, name, None) for name in named]
-    fit = [
+    classes = [getattr(builtins, name, None) for name in named]
+    unrelated = [
         other
         for other in others
-        if not any(isinstance(one, type) and _are_related(one, getattr(builtins, other)) for one in known)
-        and (other in _RARE or all(isinstance(one, type) for one in known))
+        if not any(isinstance(one, type) and _are_related(one, getattr(builtins, other)) for one in classes)
+        and (other in _RARELY_SUBCLASSED or all(isinstance(one, type) for one in classes))
     ]
-    return (SourceEdit(*text.span(kind), rng.choice(fit).encode()),) if fit else None
+    return (SourceEdit(*text.span(kind), rng.choice(unrelated).encode()),) if unrelated else None
 
 
 def _are_related(one: type, other: type) -> bool:
     return issubclass(one, other) or issubclass(other, one)
 
 
-def _is_known(text: SourceText, call: ast.Call) -> bool:
-    """Return True if a call is one of unittest's, pytest's or numpy's, and no method of the file's own."""
+def _is_library_assertion(text: SourceText, call: ast.Call) -> bool:
+    """Return True if a call is to a function of unittest, pytest or numpy that the file does not redefine."""
     name = last_name(call)
     if f"def {name}(".encode() in text.source:
         return False
     match call.func:
         case ast.Attribute(value=value):
-            return ast.unparse(value) in RECEIVERS
+            return ast.unparse(value) in ASSERTION_RECEIVERS
         case ast.Name():
-            return name in imported_words(text.module.body)
+            return name in imported_names(text.module.body)
     return False
 
 
-def _negated(text: SourceText, asserted: ast.expr) -> Variant:
+def _negate(text: SourceText, asserted: ast.expr) -> Variant:
     start, end = text.span(asserted)
     match asserted:
         case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _OPERATORS:
             written, opposite = _OPERATORS[type(operator)]
             between = text.span(left)[1], text.span(right)[0]
-            made, count = re.subn(written, opposite, text.source[slice(*between)])
+            negated, count = re.subn(written, opposite, text.source[slice(*between)])
             if count == 1:
-                return (SourceEdit(*between, made),)
+                return (SourceEdit(*between, negated),)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             inner = text.span(operand)
             if text.source[start : inner[0]].strip() == b"not" and inner[1] == end:
@@ -296,30 +313,32 @@ def _negated(text: SourceText, asserted: ast.expr) -> Variant:
     return SourceEdit(start, start, b"not ("), SourceEdit(end, end, b")")
 
 
-def _other_part(text: SourceText, part: ast.expr, rng: random.Random) -> Variant | None:
-    """Return the edit that looks for another string; None if it is none or so short that it may be there by chance."""
+def _other_substring(text: SourceText, part: ast.expr, rng: random.Random) -> Variant | None:
+    """Return the edit that alters the string in ``"…" in value``; None if it is not a string literal or too short."""
     match part:
-        case ast.Constant(value=str(wanted)) if len(wanted) >= LEAST_PART:
+        case ast.Constant(value=str(substring)) if len(substring) >= MIN_SUBSTRING_LENGTH:
             start, end = text.span(part)
             new = other_letter(text.source[start:end], rng, rng)
-            return (SourceEdit(start, end, new),) if new is not None and differ(wanted, new) else None
+            return (SourceEdit(start, end, new),) if new is not None and is_other_value(substring, new) else None
     return None
 
 
-def _spoilt(text: SourceText, test: Function, block: tuple[int, int], rng: random.Random) -> Variant | None:
-    """Return the edit that puts a false claim at the end of a test, in a way of asserting of the test's."""
+def _append_false_assertion(
+    text: SourceText, test: Function, block: tuple[int, int], rng: random.Random
+) -> Variant | None:
+    """Return the edit that appends a false assertion, in one of the test's own assertion styles."""
     indent = text.indent(test)
     if indent is None:
         return None
-    ways = sorted(set(ways_of(test, imported_words(text.module.body))))
-    claim = false_claim(rng.choice(ways) if ways else None, rng)
-    lead = b"" if text.source[: block[1]].endswith(b"\n") else b"\n"
-    lines = b"".join(indent + line.encode() + b"\n" for line in claim.split("\n"))
-    return (SourceEdit(block[1], block[1], lead + lines),)
+    styles = sorted(set(assertion_styles(test, imported_names(text.module.body))))
+    assertion = false_assertion(rng.choice(styles) if styles else None, rng)
+    line_break = b"" if text.source[: block[1]].endswith(b"\n") else b"\n"
+    lines = b"".join(indent + line.encode() + b"\n" for line in assertion.split("\n"))
+    return (SourceEdit(block[1], block[1], line_break + lines),)
 
 
 def _is_one_function(block: bytes, test: Function) -> bool:
-    """Return True if the text of a function with edits in it still is one function of its name."""
+    """Return True if the edited source of a function still parses as one function of the same name."""
     indented = test.col_offset > 0
     module = parse_tests(b"class _:\n" + block if indented else block)
     match module.body if module is not None else []:

@@ -1,6 +1,7 @@
-"""Tests of ours inside the expected files of other languages: doubles of expected tests, and some that only compute.
+"""Decoys inside the expected test files of Go, Rust and JavaScript: near copies of expected tests, and computations.
 
-Each file of these languages is run by itself, and what the code under test bends while one runs is bent for no other.
+Each test file of these languages runs in its own process, so a decoy in another file would not detect code that
+tampers with the results of this one.
 """
 
 import posixpath
@@ -12,223 +13,252 @@ from dataclasses import dataclass, field
 from farm.core.task import ReportFormat, Verifier
 from farm.grading.decoys.literals import other_letter
 from farm.grading.decoys.locate import LocatedTest, Span, find_tests
-from farm.grading.decoys.other_languages import LANGUAGES, Language, make_claim
+from farm.grading.decoys.other_languages import LANGUAGES, Language, make_sum_check
 
-LEAST_DOUBLES, MOST_DOUBLES = 2, 3
-_KNOWS_ITS_LINES = re.compile(
+MIN_NEAR_COPIES, MAX_NEAR_COPIES = 2, 3
+_READS_LINE_NUMBERS = re.compile(
     rb"\b(line|column|file)!|Location::caller|track_caller|runtime\.Caller|debug\.Stack|\.stack\b|lineNumber|callsite"
 )
-"""A file that may look at its own line numbers, where nothing is put between its tests."""
-_CHOOSES = re.compile(rb"\.only\b|\bf(it|describe)\(")
-"""A script that runs some of its tests alone."""
+"""A match means that the tests may read their own line numbers, so no test is inserted between them."""
+_FOCUSES_TESTS = re.compile(rb"\.only\b|\bf(it|describe)\(")
+"""A match means that the file runs only selected tests."""
 _AFTER_EACH = re.compile(rb"\bafterEach\b")
-_REMEMBERS = re.compile(rb"\b(jest|vi|mock\w*)\.|[sS]pyOn|napshot|\bbeforeAll\b|^\s*let\b", re.MULTILINE)
-"""A script whose tests may depend on how often others did something."""
+_KEEPS_STATE = re.compile(rb"\b(jest|vi|mock\w*)\.|[sS]pyOn|napshot|\bbeforeAll\b|^\s*let\b", re.MULTILINE)
+"""A match means that tests may depend on how often other tests did something."""
 
 
 @dataclass(slots=True)
 class InlineDecoys:
-    """Files with tests of ours in them, and what becomes of these by their ids, as ``Canary`` tells it."""
+    """Test files with decoys inserted, and the ids of the decoys; the fields are those of ``DecoyFile``."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     must_fail: list[str] = field(default_factory=list)
     must_pass: list[str] = field(default_factory=list)
     must_not_pass: list[str] = field(default_factory=list)
-    late: list[str] = field(default_factory=list)
+    run_after_decoy: list[str] = field(default_factory=list)
 
 
 def add_inline_decoys(
-    verifier: Verifier, tests: Mapping[str, bytes], rng: random.Random, words: Sequence[str], *, before: bool
+    verifier: Verifier, tests: Mapping[str, bytes], rng: random.Random, words: Sequence[str], *, decoys_first: bool
 ) -> InlineDecoys:
-    """Each of ``tests`` that holds expected ones gets some of ours: beside one of those, or else at its end.
-    ``before`` as ``build_verifier_plan`` takes it."""
-    planted = InlineDecoys()
+    """Insert decoys into each of the files ``tests`` that contains expected tests.
+
+    The decoys stand beside expected tests, or else at the end of the file. ``decoys_first`` as in
+    ``build_verifier_plan``.
+    """
+    decoys = InlineDecoys()
     kind = verifier.report
-    named: dict[str, _Named] = {}
+    expected: dict[str, _ExpectedTests] = {}
     for test in (*verifier.fail_to_pass, *verifier.pass_to_pass) if kind in LANGUAGES else ():
-        held, _, name = test.partition("::")
+        container, _, name = test.partition("::")
         declared = name.partition("/")[0] if kind is ReportFormat.GO else name
-        one = named.setdefault(held, _Named())
-        one.ids.setdefault(declared, []).append(test)
+        in_container = expected.setdefault(container, _ExpectedTests())
+        in_container.ids.setdefault(declared, []).append(test)
         if test in verifier.fail_to_pass:
-            one.mended.add(declared)
-    for path, source in sorted(tests.items()) if named else ():
-        file = _File(kind, path, source, tests.values(), words, rng)
-        for held, scope in _roots(kind, path, named):
-            if file.grow(planted, f"{held}::{scope}", scope, named[held], before=before):
-                planted.files[path] = file.grown()
+            in_container.fail_to_pass.add(declared)
+    for path, source in sorted(tests.items()) if expected else ():
+        file = _InlineFile(kind, path, source, tests.values(), words, rng)
+        for container, scope in _matching_containers(kind, path, expected):
+            if file.add_decoys(decoys, f"{container}::{scope}", scope, expected[container], decoys_first=decoys_first):
+                decoys.files[path] = file.content()
                 break
-    return planted
+    return decoys
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """The expected tests of one holder: their ids by what a file calls them, and those that the change is to mend."""
+class _ExpectedTests:
+    """The expected tests of one container: their ids by the name in the file, and the names of fail-to-pass tests."""
 
     ids: dict[str, list[str]] = field(default_factory=dict)
-    mended: set[str] = field(default_factory=set)
+    fail_to_pass: set[str] = field(default_factory=set)
 
 
-def _roots(kind: ReportFormat, path: str, held: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The holders that a file's tests may be reported of, and what stands before their names then."""
+def _matching_containers(kind: ReportFormat, path: str, containers: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the containers that may report a file's tests, and the prefix of the tests' names in each."""
     if kind is not ReportFormat.CARGO:
-        found = LANGUAGES[kind].holder(path, held)
-        if found is not None and found in held:
-            yield found, ""
+        container = LANGUAGES[kind].test_container(path, containers)
+        if container is not None and container in containers:
+            yield container, ""
         return
-    for one in sorted(held):
-        directory = posixpath.dirname(one)
-        if path == one or not one:
-            yield one, ""
+    for container in sorted(containers):
+        directory = posixpath.dirname(container)
+        if path == container or not container:
+            yield container, ""
         elif path.endswith(".rs") and (not directory or path.startswith(f"{directory}/")):
             module = posixpath.relpath(path.removesuffix(".rs"), directory or ".").removesuffix("/mod")
-            yield one, module.replace("/", "::") + "::"
+            yield container, module.replace("/", "::") + "::"
 
 
-class _File:
-    """One test file, and what is put into it."""
+@dataclass(frozen=True, slots=True)
+class _NearCopy:
+    """A copy, called ``name``, of the test ``original`` with another literal.
+
+    ``runs_first``: the copy runs before the original or concurrently with it.
+    """
+
+    original: LocatedTest
+    name: str
+    runs_first: bool
+
+
+class _InlineFile:
+    """One test file, and the decoys that are inserted into it."""
 
     def __init__(
         self,
         kind: ReportFormat,
         path: str,
         source: bytes,
-        taken: Collection[bytes],
+        all_sources: Collection[bytes],
         words: Sequence[str],
         rng: random.Random,
     ) -> None:
         self._kind = kind
         self._language: Language = LANGUAGES[kind]
         self._source = source
-        self._taken = taken
+        self._all_sources = all_sources
         self._words = words
         self._rng = rng
-        self._puts: list[tuple[int, str]] = []
-        self._names: set[str] = set()
-        self._anchors = find_tests(path.rpartition(".")[2], source)
+        self._insertions: list[tuple[int, str]] = []
+        self._new_names: set[str] = set()
+        self._located_tests = find_tests(path.rpartition(".")[2], source)
 
-    def grown(self) -> bytes:
-        grown = self._source
-        for at, text in sorted(self._puts, key=lambda put: put[0], reverse=True):
-            grown = grown[:at] + text.encode() + grown[at:]
-        return grown
+    def content(self) -> bytes:
+        content = self._source
+        for at, text in sorted(self._insertions, key=lambda insertion: insertion[0], reverse=True):
+            content = content[:at] + text.encode() + content[at:]
+        return content
 
-    def grow(self, planted: InlineDecoys, lead: str, scope: str, named: _Named, *, before: bool) -> bool:
-        """Whether anything could be put in. Ids of this file begin with ``lead``, names with ``scope``."""
-        fit = [one for one in self._anchors if scope + one.scope + one.name in named.ids]
-        if fit and not _KNOWS_ITS_LINES.search(self._source):
-            for one, name, runs_first in self._double(fit, scope, named.mended, before=before):
-                planted.must_fail.append(f"{lead}{one.scope}{name}")
-                if runs_first:
-                    planted.late += named.ids[scope + one.scope + one.name]
-            planted.must_fail.append(lead + self._put_beside(self._rng.choice(fit), wrong=True))
+    def add_decoys(
+        self, decoys: InlineDecoys, id_prefix: str, scope: str, expected: _ExpectedTests, *, decoys_first: bool
+    ) -> bool:
+        """Insert decoys and add their ids to ``decoys``. Return False if none can be inserted.
+
+        Ids of the file's tests begin with ``id_prefix``; their names in ``expected`` begin with ``scope``.
+        """
+        originals = [one for one in self._located_tests if scope + one.scope + one.name in expected.ids]
+        if originals and not _READS_LINE_NUMBERS.search(self._source):
+            for copy in self._add_near_copies(originals, scope, expected.fail_to_pass, decoys_first=decoys_first):
+                decoys.must_fail.append(f"{id_prefix}{copy.original.scope}{copy.name}")
+                if copy.runs_first:
+                    decoys.run_after_decoy += expected.ids[scope + copy.original.scope + copy.original.name]
+            decoys.must_fail.append(id_prefix + self._insert_beside(self._rng.choice(originals), wrong=True))
             if self._kind is not ReportFormat.JEST or not _AFTER_EACH.search(self._source):
-                planted.must_pass.append(lead + self._put_beside(self._rng.choice(fit), wrong=False))
+                decoys.must_pass.append(id_prefix + self._insert_beside(self._rng.choice(originals), wrong=False))
             return True
-        if not self._language.looks.search(self._source) or _CHOOSES.search(self._source):
+        if not self._language.test_pattern.search(self._source) or _FOCUSES_TESTS.search(self._source):
             return False
-        if not fit and scope:
+        if not originals and scope:
             return False
-        planted.must_not_pass.append(lead + self._put_at_the_end())
+        decoys.must_not_pass.append(id_prefix + self._append())
         return True
 
-    def _double(
-        self, fit: Sequence[LocatedTest], scope: str, mended: Collection[str], *, before: bool
-    ) -> Iterator[tuple[LocatedTest, str, bool]]:
-        """Put some in, of ``mended`` tests where there are such: each original, the double's name, and whether it runs
-        before its original or along with it, as all of Rust's do."""
-        at_once = self._kind is ReportFormat.CARGO
-        if (self._kind is ReportFormat.JEST and _REMEMBERS.search(self._source)) or (at_once and not before):
+    def _add_near_copies(
+        self, originals: Sequence[LocatedTest], scope: str, fail_to_pass: Collection[str], *, decoys_first: bool
+    ) -> Iterator[_NearCopy]:
+        """Insert and yield near copies, of fail-to-pass tests if any can be copied."""
+        concurrent = self._kind is ReportFormat.CARGO
+        if (self._kind is ReportFormat.JEST and _KEEPS_STATE.search(self._source)) or (concurrent and not decoys_first):
             return
-        able = [one for one in fit if one.wanted is not None]
-        able = [one for one in able if scope + one.scope + one.name in mended] or able
-        most = self._rng.randint(LEAST_DOUBLES, MOST_DOUBLES)
-        chosen = [(one, self._rng.getrandbits(32)) for one in self._rng.sample(able, min(len(able), most))]
-        made: set[bytes] = set()
-        for one, seed in (chosen * most)[:most]:
-            old = self._source[slice(*one.wanted)] if one.wanted is not None else b""
-            wanted = _other(old, random.Random(seed), self._rng)
-            if one.wanted is None or wanted is None or (same := wanted + str(one.whole).encode()) in made:
+        copyable = [one for one in originals if one.literal_span is not None]
+        copyable = [one for one in copyable if scope + one.scope + one.name in fail_to_pass] or copyable
+        count = self._rng.randint(MIN_NEAR_COPIES, MAX_NEAR_COPIES)
+        chosen = [(one, self._rng.getrandbits(32)) for one in self._rng.sample(copyable, min(len(copyable), count))]
+        copied: set[bytes] = set()
+        for one, seed in (chosen * count)[:count]:
+            old = self._source[slice(*one.literal_span)] if one.literal_span is not None else b""
+            new = _other_literal(old, random.Random(seed), self._rng)
+            if one.literal_span is None or new is None or (key := new + str(one.span).encode()) in copied:
                 continue
-            made.add(same)
+            copied.add(key)
             name = self._other_name(one.name)
-            text = self._edited(one.whole, {one.title: name.encode(), one.wanted: wanted})
-            near = [place for other in fit if other.scope == one.scope for place in other.places]
-            at = self._rng.choice([place for place in near if before or place >= one.whole[1]])
-            self._put(at, one, text)
-            yield one, name, at_once or at <= one.whole[0]
+            text = self._edited(one.span, {one.name_span: name.encode(), one.literal_span: new})
+            positions = [at for other in originals if other.scope == one.scope for at in other.insert_at]
+            at = self._rng.choice([at for at in positions if decoys_first or at >= one.span[1]])
+            self._insert(at, one, text)
+            yield _NearCopy(one, name, runs_first=concurrent or at <= one.span[0])
 
-    def _edited(self, whole: Span, edits: Mapping[Span, bytes]) -> str:
-        text = self._source[slice(*whole)]
+    def _edited(self, span: Span, edits: Mapping[Span, bytes]) -> str:
+        text = self._source[slice(*span)]
         for (start, end), new in sorted(edits.items(), reverse=True):
-            text = text[: start - whole[0]] + new + text[end - whole[0] :]
+            text = text[: start - span[0]] + new + text[end - span[0] :]
         return text.decode()
 
-    def _put_beside(self, one: LocatedTest, *, wrong: bool) -> str:
-        """The name of the new test, with its scope."""
+    def _insert_beside(self, neighbour: LocatedTest, *, wrong: bool) -> str:
+        """Insert a new test beside an expected one, and return its name with its scope."""
         name, text = self._new_test(wrong=wrong)
         if self._kind is ReportFormat.JEST:
-            text = _as_the_script_writes(text, self._source[slice(*one.whole)], one)
-        self._put(self._rng.choice(one.places), one, text)
-        return one.scope + name
+            text = _in_style_of(neighbour, self._source[slice(*neighbour.span)], text)
+        self._insert(self._rng.choice(neighbour.insert_at), neighbour, text)
+        return neighbour.scope + name
 
-    def _put_at_the_end(self) -> str:
+    def _append(self) -> str:
+        """Add a new test at the end of the file, and return its name."""
         name, text = self._new_test(wrong=True)
-        self._puts.append((len(self._source), f"\n\n{text}"))
+        self._insertions.append((len(self._source), f"\n\n{text}"))
         return name
 
-    def _put(self, at: int, like: LocatedTest, text: str) -> None:
-        """A test whose first line is not indented yet; a double's others are, as its original's."""
-        indent = re.search(rb"[ \t]*\Z", self._source[: like.whole[0]])
-        lead = indent[0].decode() if indent is not None else ""
+    def _insert(self, at: int, neighbour: LocatedTest, text: str) -> None:
+        """Insert a test at an offset with the indentation of ``neighbour``.
+
+        The first line of ``text`` is not indented; the other lines are already if ``text`` is a near copy.
+        """
+        match = re.search(rb"[ \t]*\Z", self._source[: neighbour.span[0]])
+        indent = match[0].decode() if match is not None else ""
         text = text.rstrip("\n")
-        if not text.rpartition("\n")[2].startswith(lead):
-            text = text.replace("\n", f"\n{lead}")
-        ahead = any(at == one.whole[0] for one in self._anchors)
-        self._puts.append((at, f"{text}\n\n{lead}" if ahead else f"\n\n{lead}{text}"))
+        if not text.rpartition("\n")[2].startswith(indent):
+            text = text.replace("\n", f"\n{indent}")
+        before_a_test = any(at == one.span[0] for one in self._located_tests)
+        self._insertions.append((at, f"{text}\n\n{indent}" if before_a_test else f"\n\n{indent}{text}"))
 
     def _new_test(self, *, wrong: bool) -> tuple[str, str]:
-        words = self._unused(lambda: "_".join(self._rng.sample(self._words, 3)), self._language.name)
-        return self._language.name(words), self._language.test(make_claim(words, self._rng, wrong=wrong), self._rng)
+        """Return the reported name and the source of a test that only computes."""
+        words = self._unused(lambda: "_".join(self._rng.sample(self._words, 3)), self._language.reported_name)
+        check = make_sum_check(words, self._rng, wrong=wrong)
+        return self._language.reported_name(words), self._language.test_source(check, self._rng)
 
     def _other_name(self, name: str) -> str:
-        """Another like ``name``, with a word of other tests."""
-        between = {ReportFormat.GO: "", ReportFormat.JEST: " "}.get(self._kind, "_")
-        parts = name.split(between) if between else re.findall(r"[A-Z]?[^A-Z]*", name)[:-1]
+        """Return an unused name like ``name``, in which a word is replaced by one from other tests' names."""
+        separator = {ReportFormat.GO: "", ReportFormat.JEST: " "}.get(self._kind, "_")
+        parts = name.split(separator) if separator else re.findall(r"[A-Z]?[^A-Z]*", name)[:-1]
 
-        def made() -> str:
+        def draw() -> str:
             word = self._rng.choice(self._words)
             at = self._rng.randint(1, len(parts))
             rest = parts[at + (self._rng.random() < 0.5) :]
-            return between.join([*parts[:at], word if between else word.capitalize(), *rest])
+            return separator.join([*parts[:at], word if separator else word.capitalize(), *rest])
 
-        return self._unused(made, str)
+        return self._unused(draw, str)
 
-    def _unused(self, make: Callable[[], str], named: Callable[[str], str]) -> str:
+    def _unused(self, draw: Callable[[], str], reported_name: Callable[[str], str]) -> str:
+        """Draw words until no test file contains their reported name."""
         while True:
-            made = make()
-            name = named(made)
-            if name not in self._names and not any(name.encode() in source for source in self._taken):
-                self._names.add(name)
-                return made
+            words = draw()
+            name = reported_name(words)
+            if name not in self._new_names and not any(name.encode() in source for source in self._all_sources):
+                self._new_names.add(name)
+                return words
 
 
-def _as_the_script_writes(text: str, whole: bytes, one: LocatedTest) -> str:
-    """With the marks around strings, the ends of statements and the word for a test that an expected one has."""
-    quote = whole[one.title[0] - 1 - one.whole[0] :][:1].decode()
-    text = text.replace("test('", f"{one.word}('", 1).replace("'", quote)
-    return text if whole.endswith(b";") else text.replace(";\n", "\n")
+def _in_style_of(neighbour: LocatedTest, source: bytes, text: str) -> str:
+    """Return a JavaScript test with the quotes, semicolons and test function of ``neighbour``, which has ``source``."""
+    quote = source[neighbour.name_span[0] - 1 - neighbour.span[0] :][:1].decode()
+    text = text.replace("test('", f"{neighbour.test_call}('", 1).replace("'", quote)
+    return text if source.endswith(b";") else text.replace(";\n", "\n")
 
 
-_FULL = (0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF)
-"""The greatest numbers of types."""
+_MAX_VALUES = (0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF)
+"""The maximum values of integer types."""
 
 
-def _other(literal: bytes, place: random.Random, rng: random.Random) -> bytes | None:
-    """Another number that any type holds which holds the old one, or a string with another letter."""
+def _other_literal(literal: bytes, place: random.Random, rng: random.Random) -> bytes | None:
+    """Return another number that fits each integer type that holds the old one, or a string with another letter.
+
+    ``place`` chooses the letter's position.
+    """
     if re.fullmatch(rb"0|[1-9][0-9]{0,8}", literal):
         old = int(literal)
-        most = next(full for full in _FULL if old <= full)
-        less, more = range(max(0, old - 89), old), range(old + 1, min(old + 89, most) + 1)
+        maximum = next(value for value in _MAX_VALUES if old <= value)
+        less, more = range(max(0, old - 89), old), range(old + 1, min(old + 89, maximum) + 1)
         return str(rng.choice(rng.choice([side for side in (less, more) if side]))).encode()
     return None if b"\\" in literal or literal[:1].isdigit() else other_letter(literal, place, rng)

@@ -1,4 +1,4 @@
-"""Tests of Go, Rust and JavaScript files as tree-sitter sees them: where each stands, its name, and what it wants."""
+"""Search for the tests in Go, Rust and JavaScript files with tree-sitter: position, name and expected literal."""
 
 import importlib
 import re
@@ -9,34 +9,32 @@ from functools import lru_cache
 import tree_sitter
 from tree_sitter import Node
 
-from farm.grading.decoys.python_source import PARSED_BYTES
+from farm.grading.decoys.python_source import MAX_PARSED_BYTES
 
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedTest:
-    """A test at the bytes ``whole`` of its file.
+    """A test in a file. Spans are byte offsets of the file; the test's id ends in ``scope`` and ``name``."""
 
-    ``scope`` and ``name`` are what its id ends in. ``title`` is where its name is written, ``wanted`` where the one
-    literal is that its last statement compares with; None where no double of it can be made. Others may be put at
-    ``places``. ``word``: how the file calls what makes a test, where that is a function.
-    """
-
-    whole: Span
+    span: Span
     scope: str
     name: str
-    title: Span
-    wanted: Span | None
-    places: tuple[int, ...]
-    word: str = ""
+    name_span: Span
+    literal_span: Span | None
+    """The one literal that the last statement compares with; None if no near copy of the test can be made."""
+    insert_at: tuple[int, ...]
+    """Offsets at which another test may be inserted."""
+    test_call: str = ""
+    """The function that declares the test (``test`` or ``it``), in JavaScript and TypeScript."""
 
 
 @lru_cache(maxsize=256)
 def find_tests(suffix: str, source: bytes) -> Sequence[LocatedTest]:
-    """Those of a file whose name ends in ``suffix``, a dot and more; none where its grammar is not installed."""
+    """Return the tests of a file whose name has the extension ``suffix``; none if its grammar is not installed."""
     finder = _FINDERS.get(suffix)
-    if finder is None or len(source) > PARSED_BYTES:
+    if finder is None or len(source) > MAX_PARSED_BYTES:
         return ()
     package, entry, find = finder
     try:
@@ -55,21 +53,21 @@ def _span(node: Node) -> Span:
     return node.start_byte, node.end_byte
 
 
-def _places(first: Node, last: Node) -> tuple[int, ...]:
-    """Before and behind; not between a test and a comment on it."""
+def _insert_positions(first: Node, last: Node) -> tuple[int, ...]:
+    """Return the offsets before and after a test, but none between the test and a comment above it."""
     before = first.prev_named_sibling
-    commented = before is not None and "comment" in before.type
-    return (last.end_byte,) if commented else (first.start_byte, last.end_byte)
+    has_comment = before is not None and "comment" in before.type
+    return (last.end_byte,) if has_comment else (first.start_byte, last.end_byte)
 
 
 def _last_statement(body: Node) -> Node | None:
-    """None for a body that may end before it."""
+    """Return the last statement of a body, or None if a ``return`` may skip it."""
     statements = [node for node in body.named_children if "comment" not in node.type]
     return statements[-1] if statements and not re.search(r"\breturn\b", _text(body)) else None
 
 
 def _only_literal(sides: Sequence[Node], kinds: frozenset[str]) -> Node | None:
-    """Of the two sides of a comparison; None where both or neither is one."""
+    """Return the side of a comparison that is a literal; None if both or neither are."""
     literals = [side for side in sides if side.type in kinds]
     return literals[0] if len(literals) == 1 and len(sides) == 2 else None
 
@@ -77,38 +75,40 @@ def _only_literal(sides: Sequence[Node], kinds: frozenset[str]) -> Node | None:
 # Rust
 
 _TEST_ATTRIBUTE = re.compile(r"#\[\s*(\w+::)*test\b.*\]", re.DOTALL)
-_SHARED_BY_THREADS = re.compile(r"\b(fs|net|env|process|path|thread|time|tempfile|tempdir|static)\b|\b[A-Z]{3,}\b|File")
-"""What Rust's tests, which run at once, may share outside the program."""
+_SHARED_STATE = re.compile(r"\b(fs|net|env|process|path|thread|time|tempfile|tempdir|static)\b|\b[A-Z]{3,}\b|File")
+"""Names of state outside the program that Rust tests, which run concurrently, may share."""
 _RUST_LITERALS = frozenset({"integer_literal", "string_literal"})
 
 
-def _rust(block: Node, scope: str) -> Iterator[LocatedTest]:
+def _find_rust_tests(block: Node, scope: str) -> Iterator[LocatedTest]:
     attributes: list[Node] = []
     for node in block.named_children:
         if node.type == "attribute_item":
             attributes.append(node)
             continue
-        said, attributes = attributes, []
+        test_attributes, attributes = attributes, []
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is None or body is None:
             continue
         if node.type == "mod_item":
-            yield from _rust(body, f"{scope}{_text(name)}::")
-        elif node.type == "function_item" and any(_TEST_ATTRIBUTE.fullmatch(_text(item)) for item in said):
-            alone = "should_panic" not in "".join(map(_text, said)) and not _SHARED_BY_THREADS.search(_text(body))
-            wanted = _rust_wanted(body) if alone else None
+            yield from _find_rust_tests(body, f"{scope}{_text(name)}::")
+        elif node.type == "function_item" and any(_TEST_ATTRIBUTE.fullmatch(_text(item)) for item in test_attributes):
+            independent = "should_panic" not in "".join(map(_text, test_attributes)) and not _SHARED_STATE.search(
+                _text(body)
+            )
+            literal = _rust_literal(body) if independent else None
             yield LocatedTest(
-                (said[0].start_byte, node.end_byte),
+                (test_attributes[0].start_byte, node.end_byte),
                 scope,
                 _text(name),
                 _span(name),
-                _span(wanted) if wanted is not None else None,
-                _places(said[0], node),
+                _span(literal) if literal is not None else None,
+                _insert_positions(test_attributes[0], node),
             )
 
 
-def _rust_wanted(body: Node) -> Node | None:
-    """The literal of ``assert_eq!(…)``, without a message."""
+def _rust_literal(body: Node) -> Node | None:
+    """Return the literal of an ``assert_eq!(…)`` without a message that ends a body, or None."""
     last = _last_statement(body)
     call = last.named_child(0) if last is not None and last.type == "expression_statement" else last
     if call is None or call.type != "macro_invocation" or _text(call.child_by_field_name("macro")) != "assert_eq":
@@ -130,33 +130,33 @@ _GO_TEST = re.compile(r"\(\s*(\w+) \*testing\.T\s*\)")
 _GO_LITERALS = frozenset({"int_literal", "interpreted_string_literal"})
 
 
-def _go(file: Node, scope: str) -> Iterator[LocatedTest]:
+def _find_go_tests(file: Node, scope: str) -> Iterator[LocatedTest]:
     for node in file.named_children:
         if node.type != "function_declaration":
             continue
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
-        taken = _GO_TEST.fullmatch(_text(node.child_by_field_name("parameters")))
-        if name is None or body is None or taken is None or not _text(name).startswith("Test"):
+        parameter = _GO_TEST.fullmatch(_text(node.child_by_field_name("parameters")))
+        if name is None or body is None or parameter is None or not _text(name).startswith("Test"):
             continue
-        wanted = None if "Parallel(" in _text(body) else _go_wanted(body, taken[1])
+        literal = None if "Parallel(" in _text(body) else _go_literal(body, parameter[1])
         yield LocatedTest(
             _span(node),
             scope,
             _text(name),
             _span(name),
-            _span(wanted) if wanted is not None else None,
-            _places(node, node),
+            _span(literal) if literal is not None else None,
+            _insert_positions(node, node),
         )
 
 
-def _go_wanted(body: Node, t: str) -> Node | None:
-    """The literal of ``if got != 3 { t.Error…`` or of testify's ``Equal(t, 3, got)``."""
+def _go_literal(body: Node, t: str) -> Node | None:
+    """Return the literal of ``if got != 3 { t.Error…`` or testify's ``Equal(t, 3, got)`` that ends a body, or None."""
     block = body.named_child(0)
     last = _last_statement(block if block is not None and block.type == "statement_list" else body)
     if last is not None and last.type == "if_statement" and last.child_by_field_name("alternative") is None:
         condition, then = last.child_by_field_name("condition"), _text(last.child_by_field_name("consequence"))
-        told = re.search(rf"\b{t}\.(Error|Fatal|Fail)", then) is not None
-        if condition is None or not told or _text(condition.child_by_field_name("operator")) != "!=":
+        reports_failure = re.search(rf"\b{t}\.(Error|Fatal|Fail)", then) is not None
+        if condition is None or not reports_failure or _text(condition.child_by_field_name("operator")) != "!=":
             return None
         return _only_literal(condition.named_children, _GO_LITERALS)
     call = last.named_child(0) if last is not None and last.type == "expression_statement" else None
@@ -175,7 +175,7 @@ _SCRIPT_LITERALS = frozenset({"number", "string"})
 _FUNCTIONS = ("arrow_function", "function_expression")
 
 
-def _script(block: Node, scope: str) -> Iterator[LocatedTest]:
+def _find_script_tests(block: Node, scope: str) -> Iterator[LocatedTest]:
     for node in block.named_children:
         call = node.named_child(0) if node.type == "expression_statement" else None
         arguments = (
@@ -183,41 +183,46 @@ def _script(block: Node, scope: str) -> Iterator[LocatedTest]:
         )
         if call is None or arguments is None or len(arguments.named_children) != 2:
             continue
-        word, (title, function) = _text(call.child_by_field_name("function")), arguments.named_children
+        call_name, (title, function) = _text(call.child_by_field_name("function")), arguments.named_children
         body = function.child_by_field_name("body")
-        if not _is_plain(title) or function.type not in _FUNCTIONS or body is None or body.type != "statement_block":
+        if (
+            not _has_fixed_text(title)
+            or function.type not in _FUNCTIONS
+            or body is None
+            or body.type != "statement_block"
+        ):
             continue
         name = _text(title)[1:-1]
-        if word == "describe":
-            yield from _script(body, f"{scope}{name} ")
-        elif word in ("test", "it"):
-            wanted = _script_wanted(body)
+        if call_name == "describe":
+            yield from _find_script_tests(body, f"{scope}{name} ")
+        elif call_name in ("test", "it"):
+            literal = _script_literal(body)
             yield LocatedTest(
                 _span(node),
                 scope,
                 name,
                 (title.start_byte + 1, title.end_byte - 1),
-                _span(wanted) if wanted is not None else None,
-                _places(node, node),
-                word,
+                _span(literal) if literal is not None else None,
+                _insert_positions(node, node),
+                call_name,
             )
 
 
-def _is_plain(title: Node) -> bool:
+def _has_fixed_text(title: Node) -> bool:
     text = _text(title)
     return title.type in ("string", "template_string") and not any(mark in text for mark in ("\\", "${", "%", "$"))
 
 
-def _script_wanted(body: Node) -> Node | None:
-    """The literal of ``expect(…).toBe(3)``, awaited or not."""
+def _script_literal(body: Node) -> Node | None:
+    """Return the literal of an ``expect(…).toBe(3)``, awaited or not, that ends a body, or None."""
     last = _last_statement(body)
     call = last.named_child(0) if last is not None and last.type == "expression_statement" else None
     call = call.named_child(0) if call is not None and call.type == "await_expression" else call
     matcher = call.child_by_field_name("function") if call is not None else None
     if call is None or matcher is None or matcher.type != "member_expression":
         return None
-    subject, how = matcher.child_by_field_name("object"), _text(matcher.child_by_field_name("property"))
-    if subject is None or how not in ("toBe", "toEqual", "toStrictEqual"):
+    subject, matcher_name = matcher.child_by_field_name("object"), _text(matcher.child_by_field_name("property"))
+    if subject is None or matcher_name not in ("toBe", "toEqual", "toStrictEqual"):
         return None
     if not re.match(r"expect\s*\(", _text(subject)) or "not" in (_text(child) for child in subject.children):
         return None
@@ -226,12 +231,12 @@ def _script_wanted(body: Node) -> Node | None:
 
 
 Finder = Callable[[Node, str], Iterator[LocatedTest]]
-_JAVASCRIPT: tuple[str, str, Finder] = ("tree_sitter_javascript", "language", _script)
-_TYPESCRIPT: tuple[str, str, Finder] = ("tree_sitter_typescript", "language_typescript", _script)
-_TYPESCRIPT_JSX: tuple[str, str, Finder] = ("tree_sitter_typescript", "language_tsx", _script)
+_JAVASCRIPT: tuple[str, str, Finder] = ("tree_sitter_javascript", "language", _find_script_tests)
+_TYPESCRIPT: tuple[str, str, Finder] = ("tree_sitter_typescript", "language_typescript", _find_script_tests)
+_TYPESCRIPT_JSX: tuple[str, str, Finder] = ("tree_sitter_typescript", "language_tsx", _find_script_tests)
 _FINDERS: Mapping[str, tuple[str, str, Finder]] = {
-    "rs": ("tree_sitter_rust", "language", _rust),
-    "go": ("tree_sitter_go", "language", _go),
+    "rs": ("tree_sitter_rust", "language", _find_rust_tests),
+    "go": ("tree_sitter_go", "language", _find_go_tests),
     **dict.fromkeys(("js", "jsx", "mjs", "cjs"), _JAVASCRIPT),
     **dict.fromkeys(("ts", "mts", "cts"), _TYPESCRIPT),
     "tsx": _TYPESCRIPT_JSX,

@@ -1,4 +1,4 @@
-"""Tests of ours in Go, Rust and JavaScript, some of which must fail: how they read, and a file of them."""
+"""Decoy tests in Go, Rust and JavaScript that only compute: their source, and a file of them."""
 
 import posixpath
 import random
@@ -10,18 +10,27 @@ from farm.core.task import ReportFormat
 from farm.core.test_frameworks import container_of_test
 from farm.grading.decoys.canary_file import DecoyFile
 
-Claim = tuple[str, int, int]
-"""The words of a test's name joined by underscores, what it computes and what it wants; unequal: it must fail."""
-
 _PACKAGE = re.compile(rb"^package\s+(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignDecoy:
-    """A canary, and the holder by which it is run."""
+class SumCheck:
+    """A decoy test that computes ``actual`` and compares it with ``expected``; it must fail if they differ.
 
-    canary: DecoyFile
-    holder: str
+    ``name`` is the words of the test's name, joined by underscores.
+    """
+
+    name: str
+    actual: int
+    expected: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignDecoy:
+    """A decoy file, and the test container that the test command must name to run it."""
+
+    file: DecoyFile
+    test_container: str
 
 
 def make_foreign_decoy(
@@ -32,67 +41,77 @@ def make_foreign_decoy(
     rng: random.Random,
     words: Sequence[str],
 ) -> ForeignDecoy | None:
-    """None for a kind that has no canary, and where no test file shows where one would be found."""
+    """Return a decoy file beside one of the files ``tests``, at a path that is not in ``taken``.
+
+    Return None if the language of ``kind`` has no decoys, or if no test file shows which directory the runner searches.
+    """
     language = LANGUAGES.get(kind)
-    beside = sorted(path for path in tests if language is not None and language.fits(path, tests[path]))
-    if language is None or not beside:
+    siblings = sorted(path for path in tests if language is not None and language.is_test_file(path, tests[path]))
+    if language is None or not siblings:
         return None
-    sibling = rng.choice(beside)
+    sibling = rng.choice(siblings)
     names = ["_".join(rng.sample(words, 3)) for _ in range(rng.randint(3, 6))]
     wrong = set(rng.sample(names, rng.randint(1, len(names) - 1)))
-    claims = [make_claim(name, rng, wrong=name in wrong) for name in dict.fromkeys(names)]
-    while (path := language.path(sibling, "_".join(rng.sample(words, 2)))) in taken:
+    checks = [make_sum_check(name, rng, wrong=name in wrong) for name in dict.fromkeys(names)]
+    while (path := language.new_path(sibling, "_".join(rng.sample(words, 2)))) in taken:
         continue
-    held = language.holder(path, {container_of_test(test) for test in expected})
-    if held is None:
+    container = language.test_container(path, {container_of_test(test) for test in expected})
+    if container is None:
         return None
-    content = "\n".join(filter(None, (language.head(tests[sibling]), *(language.test(claim, rng) for claim in claims))))
-    failing = tuple(f"{held}::{language.name(name)}" for name, seen, wanted in claims if seen != wanted)
-    passing = tuple(f"{held}::{language.name(name)}" for name, seen, wanted in claims if seen == wanted)
-    return ForeignDecoy(DecoyFile(path, content.encode(), failing, passing), held)
+    header, sources = language.header(tests[sibling]), [language.test_source(check, rng) for check in checks]
+    content = "\n".join([header, *sources] if header else sources)
+    ids = {check: f"{container}::{language.reported_name(check.name)}" for check in checks}
+    failing = tuple(ids[check] for check in checks if check.actual != check.expected)
+    passing = tuple(ids[check] for check in checks if check.actual == check.expected)
+    return ForeignDecoy(DecoyFile(path, content.encode(), failing, passing), container)
 
 
-def make_claim(name: str, rng: random.Random, *, wrong: bool) -> Claim:
-    seen = rng.randint(20, 900)
-    return name, seen, seen + (rng.randint(1, 9) if wrong else 0)
+def make_sum_check(name: str, rng: random.Random, *, wrong: bool) -> SumCheck:
+    actual = rng.randint(20, 900)
+    return SumCheck(name, actual, actual + (rng.randint(1, 9) if wrong else 0))
 
 
-def words_in(expected: Iterable[str]) -> list[str]:
-    """Lower-case words that expected tests are named with."""
-    found = (word.lower() for test in expected for word in re.findall(r"[A-Z]?[a-z]{3,}", test.partition("::")[2]))
-    return list(dict.fromkeys(found))
+def words_in_ids(expected: Iterable[str]) -> list[str]:
+    """Return the lower-case words in the names of expected tests."""
+    words = (word.lower() for test in expected for word in re.findall(r"[A-Z]?[a-z]{3,}", test.partition("::")[2]))
+    return list(dict.fromkeys(words))
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """``fits``: a test file by which another is found. ``path``: one beside it. ``holder``: what runs it, where the
-    holders of expected tests are these. ``head``: what such a file begins with. ``test``: one test, whole lines of it.
-    ``name``: what that is called in a report. ``looks``: what a file that holds tests says somewhere."""
+    """The test conventions of one language and its test runner."""
 
-    fits: Callable[[str, bytes], bool]
-    path: Callable[[str, str], str]
-    holder: Callable[[str, Collection[str]], str | None]
-    head: Callable[[bytes], str]
-    test: Callable[[Claim, random.Random], str]
-    name: Callable[[str], str]
-    looks: re.Pattern[bytes]
+    is_test_file: Callable[[str, bytes], bool]
+    """Return True for a test file, by path and content, beside which the runner also finds a new test file."""
+    new_path: Callable[[str, str], str]
+    """Return the path of a new test file from a test file in the same directory and a stem."""
+    test_container: Callable[[str, Collection[str]], str | None]
+    """Return the container that runs the file at a path, from the containers of expected tests; None if none does."""
+    header: Callable[[bytes], str]
+    """Return the first lines of a new test file, from the content of the test file beside it."""
+    test_source: Callable[[SumCheck, random.Random], str]
+    """Return the source of one test, as whole lines."""
+    reported_name: Callable[[str], str]
+    """Return a test's name in the report, from its words joined by underscores."""
+    test_pattern: re.Pattern[bytes]
+    """Match somewhere in each file that contains tests."""
 
 
-def _parts(number: int, rng: random.Random) -> list[int]:
-    """Three numbers whose sum it is."""
+def _summands(number: int, rng: random.Random) -> list[int]:
+    """Return three numbers that add up to ``number``."""
     one, two = sorted(rng.sample(range(1, number), 2))
     return [one, two - one, number - two]
 
 
 def _sum(number: int, rng: random.Random) -> str:
-    return " + ".join(map(str, _parts(number, rng)))
+    return " + ".join(map(str, _summands(number, rng)))
 
 
 def _own_path(path: str, _: Collection[str]) -> str:
     return path
 
 
-def _same(name: str) -> str:
+def _unchanged(name: str) -> str:
     return name
 
 
@@ -102,73 +121,77 @@ def _go_name(name: str) -> str:
 
 def _go_head(sibling: bytes) -> str:
     package = _PACKAGE.search(sibling)
-    assert package is not None  # it fits
+    assert package is not None  # is_test_file has checked it
     return f'package {package[1].decode()}\n\nimport "testing"\n'
 
 
-def _go_test(claim: Claim, rng: random.Random) -> str:
-    name, seen, wanted = claim
+def _go_test(check: SumCheck, rng: random.Random) -> str:
+    name, actual, expected = check.name, check.actual, check.expected
     word = name.split("_")[0]
-    parts = ", ".join(map(str, _parts(seen, rng)))
+    parts = ", ".join(map(str, _summands(actual, rng)))
     body = rng.choice((
-        f'\tif got := {_sum(seen, rng)}; got != {wanted} {{\n\t\tt.Errorf("got %d", got)\n\t}}',
-        f'\t{word}Sum := {_sum(seen, rng)}\n\tif {word}Sum != {wanted} {{\n\t\tt.Fatalf("got %d", {word}Sum)\n\t}}',
+        f'\tif got := {_sum(actual, rng)}; got != {expected} {{\n\t\tt.Errorf("got %d", got)\n\t}}',
+        f'\t{word}Sum := {_sum(actual, rng)}\n\tif {word}Sum != {expected} {{\n\t\tt.Fatalf("got %d", {word}Sum)\n\t}}',
         f"\tgot := 0\n\tfor _, {word}Part := range []int{{{parts}}} {{\n\t\tgot += {word}Part\n\t}}\n"
-        f'\tif got != {wanted} {{\n\t\tt.Errorf("got %d, want {wanted}", got)\n\t}}',
+        f'\tif got != {expected} {{\n\t\tt.Errorf("got %d, want {expected}", got)\n\t}}',
     ))  # one form a line  # fmt: skip
     return f"func {_go_name(name)}(t *testing.T) {{\n{body}\n}}\n"
 
 
 def _go_package(path: str, packages: Collection[str]) -> str | None:
-    """The expected package whose import path ends in the file's directory, where there is just one; or any."""
+    """Return the shortest expected package with an import path that ends in the file's directory.
+
+    A file in the root directory matches if only one package is expected. If no package matches, return "", which means
+    all packages, or None unless "" is among ``packages``.
+    """
     directory = posixpath.dirname(path)
-    found = [name for name in packages if name and (not directory or f"/{name}".endswith(f"/{directory}"))]
-    if found and (directory or len(packages) == 1):
-        return min(found, key=len)
+    matching = [name for name in packages if name and (not directory or f"/{name}".endswith(f"/{directory}"))]
+    if matching and (directory or len(packages) == 1):
+        return min(matching, key=len)
     return "" if "" in packages else None
 
 
-def _rust_test(claim: Claim, rng: random.Random) -> str:
-    name, seen, wanted = claim
+def _rust_test(check: SumCheck, rng: random.Random) -> str:
+    name, actual, expected = check.name, check.actual, check.expected
     word = name.split("_")[0]
-    parts = ", ".join(map(str, _parts(seen, rng)))
+    parts = ", ".join(map(str, _summands(actual, rng)))
     body = rng.choice((
-        f"    assert_eq!({_sum(seen, rng)}, {wanted});",
-        f"    let {word}_sum = {_sum(seen, rng)};\n    assert_eq!({word}_sum, {wanted});",
-        f"    let {word}_parts = vec![{parts}];\n    assert_eq!({word}_parts.iter().sum::<i32>(), {wanted});",
-        f"    let {word}_sum: i32 = [{parts}].iter().sum();\n    assert!({word}_sum == {wanted});",
+        f"    assert_eq!({_sum(actual, rng)}, {expected});",
+        f"    let {word}_sum = {_sum(actual, rng)};\n    assert_eq!({word}_sum, {expected});",
+        f"    let {word}_parts = vec![{parts}];\n    assert_eq!({word}_parts.iter().sum::<i32>(), {expected});",
+        f"    let {word}_sum: i32 = [{parts}].iter().sum();\n    assert!({word}_sum == {expected});",
     ))  # one form a line  # fmt: skip
     return f"#[test]\nfn {name}() {{\n{body}\n}}\n"
 
 
 def _script_head(sibling: bytes) -> str:
-    globals_of = next((name for name in ("vitest", "@jest/globals") if name.encode() in sibling), None)
-    if globals_of is None:
+    test_library = next((name for name in ("vitest", "@jest/globals") if name.encode() in sibling), None)
+    if test_library is None:
         return ""
     names = "{ expect, test }"
     module = b"import " in sibling
-    return f"import {names} from '{globals_of}';\n" if module else f"const {names} = require('{globals_of}');\n"
+    return f"import {names} from '{test_library}';\n" if module else f"const {names} = require('{test_library}');\n"
 
 
 def _script_name(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _script_test(claim: Claim, rng: random.Random) -> str:
-    name, seen, wanted = claim
+def _script_test(check: SumCheck, rng: random.Random) -> str:
+    name, actual, expected = check.name, check.actual, check.expected
     word = name.split("_")[0]
-    parts = ", ".join(map(str, _parts(seen, rng)))
+    parts = ", ".join(map(str, _summands(actual, rng)))
     matcher = rng.choice(("toBe", "toEqual", "toStrictEqual"))
     body = rng.choice((
-        f"  expect({_sum(seen, rng)}).{matcher}({wanted});",
-        f"  const {word}Sum = {_sum(seen, rng)};\n  expect({word}Sum).{matcher}({wanted});",
-        f"  const {word}Parts = [{parts}];\n  expect({word}Parts.reduce((a, b) => a + b, 0)).{matcher}({wanted});",
+        f"  expect({_sum(actual, rng)}).{matcher}({expected});",
+        f"  const {word}Sum = {_sum(actual, rng)};\n  expect({word}Sum).{matcher}({expected});",
+        f"  const {word}Parts = [{parts}];\n  expect({word}Parts.reduce((a, b) => a + b, 0)).{matcher}({expected});",
     ))  # one form a line  # fmt: skip
     return f"test('{_script_name(name)}', () => {{\n{body}\n}});\n"
 
 
 def _same_endings(sibling: str, stem: str) -> str:
-    """``src/sum.test.js`` → ``src/STEM.test.js``; also where a directory says that these are tests."""
+    """Return ``src/STEM.test.js`` for ``src/sum.test.js``, and ``__tests__/STEM.js`` for ``__tests__/sum.js``."""
     directory, name = posixpath.split(sibling)
     return posixpath.join(directory, stem + name[name.index(".") :])
 
@@ -189,7 +212,7 @@ LANGUAGES: Mapping[ReportFormat, Language] = {
         _own_path,
         lambda _: "",
         _rust_test,
-        _same,
+        _unchanged,
         re.compile(rb"#\[(\w+::)*test\b"),
     ),
     ReportFormat.JEST: Language(

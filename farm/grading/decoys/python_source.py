@@ -1,4 +1,4 @@
-"""Test files as Python: parsed one at a time, their functions by name and place, and the words of their names."""
+"""Parsing of Python test files: functions by name and position, edits of the source, and words for new names."""
 
 import ast
 import builtins
@@ -12,16 +12,17 @@ from functools import lru_cache
 
 from farm.core.nesting_limit import MAX_DEPTH, TooDeep
 
-PARSED_BYTES = 1024 * 1024
-PARSE_TRIES = 20
-_ENOUGH = 24
+MAX_PARSED_BYTES = 1024 * 1024
+MAX_PARSE_ATTEMPTS = 20
+_MIN_WORDS = 24
 _TEST = re.compile(rb"^[ \t]*(?:async +)?def +(test\w*)", re.MULTILINE)
 _WORD = re.compile(r"[A-Z]?[a-z]{3,}")
-_MEANS_SOMETHING = frozenset({*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "test", "tests", "self", "pytest"})
+_PYTHON_WORDS = frozenset({*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "test", "tests", "self", "pytest"})
 
-_PARSING = threading.Lock()
-"""Python 3.11 counts the depth of all threads' trees together, and refuses one where another is made meanwhile.
-``ast.literal_eval`` of text makes one as well, and so does ``evaluated_value`` of libcst."""
+_PARSE_LOCK = threading.Lock()
+"""Python 3.11 shares one recursion counter between all threads that build a syntax tree, so a parse can raise
+SystemError if another thread parses at the same time. ``ast.literal_eval`` of a string and ``evaluated_value`` of
+libcst parse too."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -42,8 +43,11 @@ NOUNS = tuple(
 
 
 def parse_tests(source: bytes | str) -> ast.Module | None:
-    """None for what is empty, no Python of this version, too big to be worth it, or nested too deeply."""
-    if not source or len(source) > PARSED_BYTES:
+    """Parse a test file.
+
+    Return None if it is empty, larger than ``MAX_PARSED_BYTES``, invalid in this Python, or nested too deeply.
+    """
+    if not source or len(source) > MAX_PARSED_BYTES:
         return None
     try:
         return _parse(source)
@@ -52,7 +56,7 @@ def parse_tests(source: bytes | str) -> ast.Module | None:
 
 
 def check_source_depth(source: bytes) -> None:
-    """Raise TooDeep for Python that is nested too deeply; anything else passes, also what cannot be parsed."""
+    """Raise TooDeep if Python source is nested too deeply. Source that cannot be parsed passes."""
     try:
         _parse(source)
     except TooDeep:
@@ -62,13 +66,13 @@ def check_source_depth(source: bytes) -> None:
 
 
 def _parse(source: bytes | str) -> ast.Module | None:
-    for _ in range(PARSE_TRIES):
+    for _ in range(MAX_PARSE_ATTEMPTS):
         try:
-            with _PARSING:
+            with _PARSE_LOCK:
                 tree = ast.parse(source)
         except (RecursionError, MemoryError):  # the parser's own limit, far beyond MAX_DEPTH
             raise TooDeep from None
-        except SystemError:  # another thread makes a tree without the lock; see _PARSING
+        except SystemError:  # another thread parses without the lock; see _PARSE_LOCK
             continue
         if _is_deep(tree):
             raise TooDeep
@@ -87,18 +91,18 @@ def _is_deep(tree: ast.AST) -> bool:
 
 
 @lru_cache(maxsize=256)
-def pristine(source: bytes) -> ast.Module | None:
-    """As ``parse_tests``, once for all gradings of a task: nobody changes the tree."""
+def parse_cached(source: bytes) -> ast.Module | None:
+    """Return ``parse_tests(source)`` from a cache; callers must not change the tree."""
     return parse_tests(source)
 
 
-def function_of(test: str) -> str:
-    """``TestB::test_c`` of ``tests/test_a.py::TestB::test_c[0]``."""
+def name_in_file(test: str) -> str:
+    """Return ``TestB::test_c`` for ``tests/test_a.py::TestB::test_c[0]``."""
     return test.split("::", 1)[-1].split("[", 1)[0]
 
 
 def functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, Function, Sequence[ast.stmt]]]:
-    """Each function, in classes too, with the id pytest gives it in its file, and the body that it stands in."""
+    """Yield each function and method: its pytest id within the file, its node, and the body that contains it."""
     body = list(body)
     for statement in body:
         if isinstance(statement, Function):
@@ -107,36 +111,36 @@ def functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str,
             yield from functions(statement.body, f"{prefix}{statement.name}::")
 
 
-def callers_of(source: bytes, called: Collection[str]) -> frozenset[str]:
-    """Return the functions of a test file that name one of ``called``, which are functions of the same file."""
+def find_callers(source: bytes, called: Collection[str]) -> frozenset[str]:
+    """Return the functions of a test file that mention one of ``called``, which are functions of the same file."""
     names = {name.rpartition("::")[2] for name in called}
     module = parse_tests(source) if names else None
     if module is None:
         return frozenset()
-    return frozenset(name for name, function, _ in functions(module.body) if names & _named(function))
+    return frozenset(name for name, function, _ in functions(module.body) if names & _names_used_in(function))
 
 
-def _named(function: Function) -> set[str]:
+def _names_used_in(function: Function) -> set[str]:
     nodes = list(ast.walk(function))
     return {node.id for node in nodes if isinstance(node, ast.Name)} | {
         node.attr for node in nodes if isinstance(node, ast.Attribute)
     }
 
 
-def words_of(sources: Iterable[bytes]) -> tuple[str, ...]:
-    """Lower-case words that test names of ``sources`` are made of; ours are added where these are few."""
-    found: dict[str, None] = {}
+def name_words(sources: Iterable[bytes]) -> tuple[str, ...]:
+    """Return the lower-case words in the test names of ``sources``; add ``NOUNS`` if there are few."""
+    in_names: dict[str, None] = {}
     for source in sources:
-        found.update(dict.fromkeys(_words_in_names(source)))
-    words = [word for word in found if word not in _MEANS_SOMETHING]
-    if len(words) < _ENOUGH:
-        words += [noun for noun in NOUNS if noun not in found and noun not in _MEANS_SOMETHING]
+        in_names.update(dict.fromkeys(_words_in_names(source)))
+    words = [word for word in in_names if word not in _PYTHON_WORDS]
+    if len(words) < _MIN_WORDS:
+        words += [noun for noun in NOUNS if noun not in in_names and noun not in _PYTHON_WORDS]
     return tuple(words)
 
 
-def words_of_one(source: bytes) -> tuple[str, ...]:
-    """Return lower-case words that the names of one file's tests are made of, if they mean nothing to Python."""
-    return tuple(word for word in _words_in_names(source) if word not in _MEANS_SOMETHING)
+def name_words_of_file(source: bytes) -> tuple[str, ...]:
+    """Return the lower-case words in the test names of one file, without Python keywords and builtins."""
+    return tuple(word for word in _words_in_names(source) if word not in _PYTHON_WORDS)
 
 
 @lru_cache(maxsize=256)
@@ -146,7 +150,7 @@ def _words_in_names(source: bytes) -> tuple[str, ...]:
 
 
 def last_name(called: ast.expr) -> str:
-    """Return the last part of a name or of what a call calls; "" for other expressions."""
+    """Return the last part of a dotted name, or of the function that a call calls; "" for other expressions."""
     match called:
         case ast.Call(func=function):
             return last_name(function)
@@ -157,7 +161,7 @@ def last_name(called: ast.expr) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceEdit:
-    """Bytes ``start`` to ``end`` of a file give way to ``text``."""
+    """A replacement of bytes ``start`` to ``end`` of a file by ``text``."""
 
     start: int
     end: int
@@ -165,7 +169,7 @@ class SourceEdit:
 
 
 class SourceText:
-    """A Python file by lines and columns, which the syntax tree counts from 1 and in bytes."""
+    """A Python file with its syntax tree, and byte offsets for the tree's lines (from 1) and columns (in bytes)."""
 
     def __init__(self, source: bytes, module: ast.Module) -> None:
         self.source = source
@@ -184,19 +188,19 @@ class SourceText:
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno or 0, node.end_col_offset or 0)
 
     def name_edit(self, function: Function, name: str) -> SourceEdit:
-        """Return the edit that gives a function another name."""
+        """Return the edit that renames a function in its definition."""
         old = function.name.encode()
         at = self.source.index(old, self.at(function.lineno, function.col_offset) + len(b"def "))
         return SourceEdit(at, at + len(old), name.encode())
 
     def indent(self, function: Function) -> bytes | None:
-        """Return what stands before each statement of a function; None if the first is on the line of its name."""
+        """Return the indentation of a function's body; None if the body begins on the line of ``def``."""
         first = function.body[0]
         before = self.source[self.at(first.lineno) : self.at(first.lineno, first.col_offset)]
         return before if not before.strip() else None
 
     def block(self, function: Function) -> tuple[int, int] | None:
-        """Return the span of all lines of a function; None if something else stands on them."""
+        """Return the byte span of all lines of a function; None if other code shares one of these lines."""
         last = function.end_lineno or function.lineno
         start = self.at(min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)]))
         end = min(self.at(last + 1), len(self.source))
@@ -207,22 +211,25 @@ class SourceText:
 
 @lru_cache(maxsize=256)
 def read_source(source: bytes) -> SourceText | None:
-    """Return a test file as text and tree, once for all gradings of a task; None if its lines are not the tree's."""
-    module = None if b"\r" in source or b"\f" in source else pristine(source)
+    """Return a test file with its tree, from a cache; None if it cannot be parsed or has CR or form-feed characters.
+
+    With such characters the tree's line numbers differ from those of the source.
+    """
+    module = None if b"\r" in source or b"\f" in source else parse_cached(source)
     try:
         return SourceText(source, module) if module is not None and module.body and source.decode() else None
     except UnicodeDecodeError:
         return None
 
 
-def places_of(source: bytes) -> Mapping[str, int]:
-    """Return the place of each function among those of its file, by name; of two of one name the last counts."""
+def test_positions(source: bytes) -> Mapping[str, int]:
+    """Return each function's position among the functions of its file; if a name occurs twice, the last counts."""
     text = read_source(source)
     return {name: at for at, (name, _, _) in enumerate(text.functions)} if text is not None else {}
 
 
-def edited(source: bytes, edits: Iterable[SourceEdit], offset: int = 0) -> bytes:
-    """Return ``source``, which begins at byte ``offset`` of its file, with ``edits`` made, none of which overlap."""
+def apply_edits(source: bytes, edits: Iterable[SourceEdit], offset: int = 0) -> bytes:
+    """Return ``source`` after ``edits``, which must not overlap. ``source`` begins at byte ``offset`` of its file."""
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         source = source[: edit.start - offset] + edit.text + source[edit.end - offset :]
     return source
@@ -231,4 +238,4 @@ def edited(source: bytes, edits: Iterable[SourceEdit], offset: int = 0) -> bytes
 _NUMBER = re.compile(rb"(?<![\w.])[0-9]{1,6}(?![\w.])")
 _STRING = re.compile(rb"\"[^\"\n\\]*\"|'[^'\n\\]*'")
 STRING_WORD = re.compile(rb"(?<![\w{%\\])[A-Za-z]{3,}(?![\w}%])")
-"""A word inside a string, which is no part of a placeholder."""
+"""A word in a string that is not part of a format placeholder."""

@@ -1,20 +1,20 @@
-"""What a verifier is made to run: the expected tests, and those that give a liar away."""
+"""The plan of a verifier run: the expected tests, the decoy tests, and the command that runs both."""
 
 import random
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
 from farm.core.task import ReportFormat, Verifier
 from farm.core.test_frameworks import FRAMEWORKS, containers_of_tests, is_python, without_parameters
-from farm.grading.decoys.canary_file import NONE, DecoyFile, make_decoy_file
-from farm.grading.decoys.contradiction import make_contradiction
-from farm.grading.decoys.control_run import ChosenDecoys, ControlRun, choose_false
+from farm.grading.decoys.canary_file import NO_DECOYS, DecoyFile, make_decoy_file
+from farm.grading.decoys.contradiction import ContradictingFile, make_contradiction
+from farm.grading.decoys.control_run import ChosenDecoys, ControlRun, choose_decoys
 from farm.grading.decoys.inline import add_inline_decoys
-from farm.grading.decoys.other_languages import make_foreign_decoy, words_in
-from farm.grading.decoys.python_source import NOUNS, words_of
+from farm.grading.decoys.other_languages import make_foreign_decoy, words_in_ids
+from farm.grading.decoys.python_source import NOUNS, name_words
 from farm.grading.errors import VerifierError
 from farm.grading.stress import ORDER_INSIDE, RunOrder
 from farm.tasks.bundle import BundleFile
@@ -25,66 +25,70 @@ RUNNER = Path(__file__).parents[1] / "reports" / "unittest_runner.py"
 
 @dataclass(frozen=True, slots=True)
 class VerifierPlan:
-    """``tests`` are put into the workspace; what ``holders`` hold is run, in this order, and reported in ``report``.
+    """The tests of one verifier run."""
 
-    ``seed``: the tests of each file in a random order.
-    """
-
-    kind: ReportFormat
+    report_format: ReportFormat
     tests: Mapping[str, BundleFile]
-    holders: tuple[str, ...]
-    canary: DecoyFile
-    report: str
+    """Files that are written into the workspace, by path."""
+    test_containers: tuple[str, ...]
+    """The test files or packages that the command names, in this order."""
+    decoys: DecoyFile
+    report_path: str
     seed: int | None = None
+    """Seed of a random order of the tests within each file; None keeps their order."""
 
     @property
-    def ordering(self) -> RunOrder | None:
-        return None if self.seed is None else RunOrder(self.seed, self.report)
+    def run_order(self) -> RunOrder | None:
+        return None if self.seed is None else RunOrder(self.seed, self.report_path)
 
     @property
-    def runner(self) -> str:
-        """The path of the program that runs unittest's tests."""
-        return f"{self.report}.py"
+    def runner_path(self) -> str:
+        """The path of the program that runs unittest tests."""
+        return f"{self.report_path}.py"
 
     @property
     def programs(self) -> Mapping[str, bytes]:
-        """Programs that the command needs beside the tests, by path."""
+        """The programs, by path, that the command needs in addition to the tests."""
         runner = RUNNER.read_bytes()
-        if self.ordering is None:
-            return {self.runner: runner}
+        if self.run_order is None:
+            return {self.runner_path: runner}
         order = ORDER_INSIDE.read_bytes()
-        return {self.runner: order + runner, self.ordering.plugin: order}
+        return {self.runner_path: order + runner, self.run_order.plugin: order}
 
     def command(self, template: str, *, tracebacks: bool = True) -> str:
-        """Return the test command. Without ``tracebacks`` pytest looks for none in tests that fail.
+        """Return the test command for a task's command ``template``.
 
-        That saves much time with false tests. It is an option of the command, because a variable would reach programs
-        that tests start. It is given only if the command plainly is pytest's own.
+        Without ``tracebacks`` pytest builds none for failed tests, which saves much time with decoys that must fail.
+        This is a command-line option and not an environment variable, which programs that tests start would inherit. It
+        is added only if the command calls pytest directly.
         """
-        words = " ".join(dict.fromkeys(map(FRAMEWORKS[self.kind].words, self.holders)))
-        if not tracebacks and self.kind is ReportFormat.PYTEST and _PYTEST.search(template):
+        words = " ".join(dict.fromkeys(map(FRAMEWORKS[self.report_format].words, self.test_containers)))
+        if not tracebacks and self.report_format is ReportFormat.PYTEST and _PYTEST.search(template):
             words = f"--tb=no {words}"
         command = (
             template.replace("{files}", words)
-            .replace("{report}", quote(self.report))
-            .replace("{runner}", quote(self.runner))
+            .replace("{report}", quote(self.report_path))
+            .replace("{runner}", quote(self.runner_path))
         )
-        return self.ordering.around(command, self.kind) if self.ordering else command
+        return self.run_order.around(command, self.report_format) if self.run_order else command
 
 
-def refuse_unfit(verifier: Verifier, tests: Mapping[str, BundleFile]) -> None:
-    """Raises VerifierError for what could never judge."""
+def check_verifier(verifier: Verifier, tests: Mapping[str, BundleFile]) -> None:
+    """Check that a verifier can judge a change.
+
+    Raises VerifierError if its tests, expected results or command are incomplete.
+    """
     if verifier.report is ReportFormat.REWARD_FILE:
         if "test.sh" not in tests:
-            raise VerifierError("the task has no tests/test.sh to write its reward file")
+            raise VerifierError("the task's reward file cannot be written: tests/test.sh is missing; add it")
         return
     if verifier.report is ReportFormat.EXIT_CODE:
         return
     if not verifier.fail_to_pass and not verifier.pass_to_pass:
-        raise VerifierError("the task expects no test; name some in fail_to_pass or pass_to_pass")
+        raise VerifierError("the task expects no test to pass: name some in fail_to_pass or pass_to_pass")
     for placeholder in FRAMEWORKS[verifier.report].placeholders:
         if placeholder not in verifier.command:
-            raise VerifierError(f"the test command lacks {placeholder}; a verdict needs it")
+            raise VerifierError(f"the test command cannot be used for a verdict: it lacks {placeholder}; add it")
 
 
 def build_verifier_plan(
@@ -93,43 +97,46 @@ def build_verifier_plan(
     changed: Iterable[str],
     rng: random.Random,
     *,
-    before: bool = True,
+    decoys_first: bool = True,
     seed: int | None = None,
     control: ControlRun | None = None,
     failed: Collection[str] = (),
 ) -> VerifierPlan:
-    """Return an exam, another one each time. No added file takes the path of a test or of one that was ``changed``.
+    """Return a plan with newly drawn decoys.
 
-    ``before``: false tests may also run before tests that they are like. ``seed``: files and tests run in a random
-    order if they are Python's. ``control``: which fail-to-pass tests of Python ask for something else under their own
-    names, and ``failed`` are tests that stay as they are. The canary's ``must_not_pass`` begins with the false tests,
-    and its ``late`` names tests that must pass again.
+    ``changed``: paths of the change; no added file takes one of them, nor the path of a test. ``decoys_first``: decoys
+    may also run before the tests that they resemble. ``seed``: Python test files and tests run in a random order.
+    ``control``: which Python fail-to-pass tests are falsified under their own names; the tests ``failed`` stay
+    unchanged. In a control run ``decoys.must_not_pass`` begins with the falsified tests, and ``decoys.run_after_decoy``
+    are tests that must pass again.
     """
     if is_python(verifier):
-        return _python_exam(verifier, tests, changed, rng, seed, control, failed)
+        return _python_plan(verifier, tests, changed, rng, seed, control, failed)
     expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
-    held = containers_of_tests(expected)
+    containers = containers_of_tests(expected)
     sources = {path: file.content for path, file in tests.items()}
-    words = list(dict.fromkeys([*words_in(expected), *NOUNS]))
-    planted = make_foreign_decoy(verifier.report, expected, sources, {*held, *tests, *changed}, rng, words)
-    among = add_inline_decoys(verifier, sources, rng, words, before=before)
-    added = {path: BundleFile(content, tests[path].executable) for path, content in among.files.items()}
-    canary = NONE if planted is None else planted.canary
-    if planted is not None:
-        added[canary.path] = BundleFile(canary.content)
-        if planted.holder not in held and "" not in held:  # which is everything, as long as nothing else is named
-            held.insert(rng.randrange(len(held) + 1), planted.holder)
-    canary = replace(
-        canary,
-        must_fail=(*canary.must_fail, *among.must_fail),
-        must_pass=(*canary.must_pass, *among.must_pass),
-        must_not_pass=tuple(among.must_not_pass),
-        late=tuple(among.late),
+    words = list(dict.fromkeys([*words_in_ids(expected), *NOUNS]))
+    foreign = make_foreign_decoy(verifier.report, expected, sources, {*containers, *tests, *changed}, rng, words)
+    inline = add_inline_decoys(verifier, sources, rng, words, decoys_first=decoys_first)
+    added = {path: BundleFile(content, tests[path].executable) for path, content in inline.files.items()}
+    decoys = NO_DECOYS if foreign is None else foreign.file
+    if foreign is not None:
+        added[decoys.path] = BundleFile(decoys.content)
+        if (
+            foreign.test_container not in containers and "" not in containers
+        ):  # "" means all tests, if it is the only one
+            containers.insert(rng.randrange(len(containers) + 1), foreign.test_container)
+    decoys = replace(
+        decoys,
+        must_fail=(*decoys.must_fail, *inline.must_fail),
+        must_pass=(*decoys.must_pass, *inline.must_pass),
+        must_not_pass=tuple(inline.must_not_pass),
+        run_after_decoy=tuple(inline.run_after_decoy),
     )
-    return VerifierPlan(verifier.report, {**tests, **added}, tuple(held), canary, _unpredictable(rng))
+    return VerifierPlan(verifier.report, {**tests, **added}, tuple(containers), decoys, _random_report_path(rng))
 
 
-def _python_exam(
+def _python_plan(
     verifier: Verifier,
     tests: Mapping[str, BundleFile],
     changed: Iterable[str],
@@ -140,38 +147,50 @@ def _python_exam(
 ) -> VerifierPlan:
     expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
     files = containers_of_tests(expected)
-    asked = dict(tests)
+    tests_to_run = dict(tests)
     chosen = ChosenDecoys({}, frozenset(), frozenset())
     if control is not None:
         scripts = {path: file.content for path, file in tests.items() if path.endswith(".py")}
-        chosen = choose_false(scripts, verifier, failed, control, rng)
-        asked |= {path: replace(tests[path], content=content) for path, content in chosen.files.items()}
+        chosen = choose_decoys(scripts, verifier, failed, control, rng)
+        tests_to_run |= {path: replace(tests[path], content=content) for path, content in chosen.files.items()}
     taken = {*files, *tests, *changed}
-    sources = {path: file.content for path, file in asked.items()}
-    words = words_of(sources[path] for path in files if path in sources)
-    canary = make_decoy_file(files, taken, rng, words, functions_run=verifier.report is ReportFormat.PYTEST)
-    away = taken | {canary.path}
-    spared = set(map(without_parameters, verifier.never_false))
-    of_mended, of_kept = (
-        [test for test in ids if without_parameters(test) not in spared]
-        for ids in (verifier.fail_to_pass, verifier.pass_to_pass)
-    )
-    contradiction = make_contradiction(of_mended, sources, away, rng, words) or make_contradiction(
-        of_kept, sources, away, rng, words
-    )
+    sources = {path: file.content for path, file in tests_to_run.items()}
+    words = name_words(sources[path] for path in files if path in sources)
+    decoys = make_decoy_file(files, taken, rng, words, functions_run=verifier.report is ReportFormat.PYTEST)
+    contradiction = _contradict(verifier, sources, taken | {decoys.path}, rng, words)
     if seed is not None:
         random.Random(seed).shuffle(files)
-    files.insert(rng.randrange(len(files) + 1), canary.path)
-    added = {canary.path: BundleFile(canary.content)}
+    files.insert(rng.randrange(len(files) + 1), decoys.path)
+    added = {decoys.path: BundleFile(decoys.content)}
     originals: Mapping[str, str] = {}
     if contradiction is not None:
         originals = contradiction.originals
         added[contradiction.path] = BundleFile(contradiction.content)
-        files.append(contradiction.path)  # last, so that running a test twice cannot disturb the expected run
-    must_not_pass = (*sorted(chosen.false), *originals)
-    canary = replace(canary, must_not_pass=must_not_pass, late=tuple(sorted(chosen.true)), originals=originals)
-    return VerifierPlan(verifier.report, {**asked, **added}, tuple(files), canary, _unpredictable(rng), seed)
+        files.append(contradiction.path)  # last, so that the second run of a test cannot disturb the first
+    decoys = replace(
+        decoys,
+        must_not_pass=(*sorted(chosen.must_fail), *originals),
+        run_after_decoy=tuple(sorted(chosen.must_pass_again)),
+        originals=originals,
+    )
+    return VerifierPlan(
+        verifier.report, {**tests_to_run, **added}, tuple(files), decoys, _random_report_path(rng), seed
+    )
 
 
-def _unpredictable(rng: random.Random) -> str:
+def _contradict(
+    verifier: Verifier, sources: Mapping[str, bytes], taken: Collection[str], rng: random.Random, words: Sequence[str]
+) -> ContradictingFile | None:
+    """Return a file that contradicts fail-to-pass tests or, if none can be falsified, pass-to-pass tests."""
+    excluded = set(map(without_parameters, verifier.never_false))
+    fail_to_pass, pass_to_pass = (
+        [test for test in ids if without_parameters(test) not in excluded]
+        for ids in (verifier.fail_to_pass, verifier.pass_to_pass)
+    )
+    return make_contradiction(fail_to_pass, sources, taken, rng, words) or make_contradiction(
+        pass_to_pass, sources, taken, rng, words
+    )
+
+
+def _random_report_path(rng: random.Random) -> str:
     return f"/tmp/{rng.getrandbits(64):016x}/{rng.getrandbits(64):016x}"

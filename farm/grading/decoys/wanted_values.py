@@ -1,80 +1,90 @@
-"""The value that a comparison wants, made another."""
+"""Edits that replace the expected value of a comparison by another value."""
 
 import ast
 import random
 from collections.abc import Sequence
 
-from farm.grading.decoys.literals import differ, is_literal, leaves_of, other_number, other_string
+from farm.grading.decoys.literals import is_literal, is_other_value, leaves_of, other_number, other_string
 from farm.grading.decoys.python_source import Function, SourceEdit, SourceText, last_name
 
 Variant = tuple[SourceEdit, ...]
-"""Edits of a test file that make one test false."""
+"""Edits of a test file that falsify one test."""
 
 
-def unequal(
+def alter_equality(
     text: SourceText, test: Function | None, left: ast.expr, right: ast.expr, rng: random.Random
 ) -> Variant | None:
+    """Return the edits that replace the expected side of ``left == right``, or None.
+
+    A literal is altered in place, also if a local name or a parameter of ``test`` holds it; other values are replaced.
+    """
     if "approx" in (last_name(left), last_name(right)):
-        return replaced(text, left, right, rng)
-    for wanted, seen in ((right, left), (left, right)):
-        if test is not None and isinstance(wanted, ast.Name):
-            rows = _rows(test, wanted.id)
-            edits = [edit for edit in (_alter(text, row, rng) for row in rows) if edit is not None]
+        return replace_expected(text, left, right, rng)
+    for expected, actual in ((right, left), (left, right)):
+        if test is not None and isinstance(expected, ast.Name):
+            rows = _literals_behind_name(test, expected.id)
+            edits = [edit for edit in (_alter_literal(text, row, rng) for row in rows) if edit is not None]
             if rows and len(edits) == len(rows):
                 return tuple(edits)
-        elif not is_literal(seen):
-            edit = _alter(text, wanted, rng)
+        elif not is_literal(actual):
+            edit = _alter_literal(text, expected, rng)
             if edit is not None:
                 return (edit,)
-    return replaced(text, left, right, rng)
+    return replace_expected(text, left, right, rng)
 
 
-def replaced(text: SourceText, left: ast.expr, right: ast.expr, rng: random.Random) -> Variant | None:
-    """Return the edit that puts a made-up literal, or an approximate one, in the place of the wanted value."""
-    near = [_alter_approximate(text, side, rng) for side in (left, right) if last_name(side) == "approx"]
-    if near:
-        return (near[0],) if near[0] is not None else None
+def replace_expected(text: SourceText, left: ast.expr, right: ast.expr, rng: random.Random) -> Variant | None:
+    """Return the edit that replaces the expected side by a literal that the file does not contain, or None.
+
+    If one side is ``pytest.approx(…)``, its number is altered instead.
+    """
+    approximate = [_alter_approximate(text, side, rng) for side in (left, right) if last_name(side) == "approx"]
+    if approximate:
+        return (approximate[0],) if approximate[0] is not None else None
     if is_literal(left) and is_literal(right):
         return None
-    wanted = left if _calls(right) and not _calls(left) else right
-    return (SourceEdit(*text.span(wanted), _made_up(text, rng)),)
+    expected = left if _contains_call(right) and not _contains_call(left) else right
+    return (SourceEdit(*text.span(expected), _unused_literal(text, rng)),)
 
 
-def _calls(expression: ast.expr) -> bool:
+def _contains_call(expression: ast.expr) -> bool:
     return any(isinstance(node, ast.Call) for node in ast.walk(expression))
 
 
-def _made_up(text: SourceText, rng: random.Random) -> bytes:
-    """Return a literal that no sound program gives: it does not occur in the file."""
+def _unused_literal(text: SourceText, rng: random.Random) -> bytes:
+    """Return the source of a literal that does not occur in the file, so that no sound program returns it."""
     while True:
         words = b" ".join(rng.sample(sorted(text.words), 2)) if len(text.words) > 1 and rng.random() < 0.5 else b""
-        made = b'"' + words + b'"' if words else str(rng.randint(1_000, 99_999)).encode()
-        if made not in text.source:
-            return made
+        literal = b'"' + words + b'"' if words else str(rng.randint(1_000, 99_999)).encode()
+        if literal not in text.source:
+            return literal
 
 
-def _alter_approximate(text: SourceText, wanted: ast.expr, rng: random.Random) -> SourceEdit | None:
-    """Return the edit that makes the number in ``approx(number)`` one that no tolerance reaches."""
-    match wanted:
+def _alter_approximate(text: SourceText, expected: ast.expr, rng: random.Random) -> SourceEdit | None:
+    """Return the edit that moves the number in ``approx(number)`` beyond the tolerance, or None."""
+    match expected:
         case ast.Call(args=[ast.Constant(value=int() | float()) as number], keywords=named) if last_name(
-            wanted
+            expected
         ) == "approx" and all(_is_narrow(one) for one in named):
-            far = rng.randint(2, 9) * 10 ** (len(str(number.value).partition(".")[0]) + 2) + rng.randint(11, 99)
-            return SourceEdit(*text.span(number), str(far).encode())
+            distant = rng.randint(2, 9) * 10 ** (len(str(number.value).partition(".")[0]) + 2) + rng.randint(11, 99)
+            return SourceEdit(*text.span(number), str(distant).encode())
     return None
 
 
 def _is_narrow(named: ast.keyword) -> bool:
-    """Return True if a tolerance of ``approx`` is so small that a number of two more digits is beyond it."""
-    most = {"abs": 100, "rel": 0.1}.get(named.arg or "")
+    """Return True if a tolerance of ``approx`` is so small that a number with two more digits is beyond it."""
+    limit = {"abs": 100, "rel": 0.1}.get(named.arg or "")
     match named.value:
         case ast.Constant(value=int() | float() as tolerance):
-            return most is not None and tolerance <= most
+            return limit is not None and tolerance <= limit
     return False
 
 
-def _rows(function: Function, name: str) -> Sequence[ast.expr]:
-    """Return what a name stands for, its one value or a parameter's, if it serves for nothing but the comparison."""
+def _literals_behind_name(function: Function, name: str) -> Sequence[ast.expr]:
+    """Return the literals that a name may hold, if the name is used only in the comparison.
+
+    These are its one assigned value, or its column of ``pytest.mark.parametrize``.
+    """
     uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == name]
     for statement in function.body if len(uses) == 2 else ():
         match statement:
@@ -93,13 +103,13 @@ def _rows(function: Function, name: str) -> Sequence[ast.expr]:
             case _:
                 continue
         if name in names:
-            found = [_cell(row, names.index(name), len(names)) for row in rows]
-            cells = [cell for cell in found if cell is not None]
-            return cells if len(cells) == len(found) else ()
+            column = [_cell_of_row(row, names.index(name), len(names)) for row in rows]
+            cells = [cell for cell in column if cell is not None]
+            return cells if len(cells) == len(column) else ()
     return ()
 
 
-def _cell(row: ast.expr, index: int, count: int) -> ast.expr | None:
+def _cell_of_row(row: ast.expr, index: int, count: int) -> ast.expr | None:
     match row:
         case ast.Call(func=ast.Attribute(attr="param"), args=cells):
             pass
@@ -107,21 +117,21 @@ def _cell(row: ast.expr, index: int, count: int) -> ast.expr | None:
             pass
         case _:
             cells = [row]
-    fit = len(cells) == count and not any(isinstance(cell, ast.Starred) for cell in cells)
-    return cells[index] if fit else None
+    has_column = len(cells) == count and not any(isinstance(cell, ast.Starred) for cell in cells)
+    return cells[index] if has_column else None
 
 
-def _alter(text: SourceText, wanted: ast.expr, rng: random.Random) -> SourceEdit | None:
-    """Return the edit that makes a literal, or one inside a list, tuple, set or dict, another one of the same type.
+def _alter_literal(text: SourceText, expected: ast.expr, rng: random.Random) -> SourceEdit | None:
+    """Return the edit that replaces a number or a string, also in a list, tuple, set or dict, by another one.
 
-    None if there is no number and no string to alter.
+    Return None if there is no number and no string to alter.
     """
-    leaves = list(leaves_of(wanted))
+    leaves = list(leaves_of(expected))
     rng.shuffle(leaves)
     for leaf in leaves:
         start, end = text.span(leaf)
         make = other_number if isinstance(leaf.value, int | float) else other_string
         new = make(text.source[start:end], text, rng)
-        if new is not None and differ(leaf.value, new):
+        if new is not None and is_other_value(leaf.value, new):
             return SourceEdit(start, end, new)
     return None

@@ -1,4 +1,4 @@
-"""A change as text: a patch for people, its style by a linter, and lines that look like results made up.
+"""Analysis of a change's text: a patch for people, style violations, and lines that look like forged results.
 
-farm/docs/architecture/rewards.md explains it.
+The page is farm/docs/architecture/rewards.md.
 """

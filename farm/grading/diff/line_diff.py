@@ -1,23 +1,23 @@
-"""Line differences at a bounded price: whoever wrote the lines may want the comparison to take for ever."""
+"""Line differences in bounded time, because the policy may write lines that take very long to compare."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-COMPARISONS = 2_000_000
-COMPARISONS_AT_ONCE = 250_000
+MAX_COMPARISONS = 2_000_000
+MAX_COMPARISONS_PER_DIFF = 250_000
 
 
 @dataclass(slots=True)
 class ComparisonBudget:
-    """How many comparisons may still be made, all in all and for one difference; shared by those of one patch."""
+    """The comparisons that remain for all files of a patch (``left``), and the maximum for one file (``per_diff``)."""
 
-    left: int = COMPARISONS
-    at_once: int = COMPARISONS_AT_ONCE
+    left: int = MAX_COMPARISONS
+    per_diff: int = MAX_COMPARISONS_PER_DIFF
 
 
 @dataclass(frozen=True, slots=True)
 class LineEdit:
-    """``old[old_from:old_to]`` becomes ``new[new_from:new_to]``."""
+    """A replacement of ``old[old_from:old_to]`` by ``new[new_from:new_to]``."""
 
     old_from: int
     old_to: int
@@ -25,8 +25,11 @@ class LineEdit:
     new_to: int
 
 
-def find_edits(old: Sequence[str], new: Sequence[str], allowance: ComparisonBudget) -> list[LineEdit]:
-    """In order, none touching the next; as few lines as can be, or all between the common ends past the allowance."""
+def find_edits(old: Sequence[str], new: Sequence[str], budget: ComparisonBudget) -> list[LineEdit]:
+    """Return the edits between two texts in order, none adjacent to the next.
+
+    They change as few lines as possible, or all lines between the common start and end if ``budget`` is exceeded.
+    """
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
         head += 1
@@ -38,39 +41,42 @@ def find_edits(old: Sequence[str], new: Sequence[str], allowance: ComparisonBudg
     after = [numbers.setdefault(line, len(numbers)) for line in new[head : len(new) - tail]]
     edits: list[LineEdit] = []
     at_old, at_new = 0, 0
-    for same_old, same_new in [*_common(before, after, allowance), (len(before), len(after))]:
+    for same_old, same_new in [*_common_subsequence(before, after, budget), (len(before), len(after))]:
         if (same_old, same_new) != (at_old, at_new):
             edits.append(LineEdit(head + at_old, head + same_old, head + at_new, head + same_new))
         at_old, at_new = same_old + 1, same_new + 1
     return edits
 
 
-def _common(old: Sequence[int], new: Sequence[int], allowance: ComparisonBudget) -> list[tuple[int, int]]:
-    """Index pairs of a longest common subsequence (Myers 1986, greedy forward); none where that costs too much."""
+def _common_subsequence(old: Sequence[int], new: Sequence[int], budget: ComparisonBudget) -> list[tuple[int, int]]:
+    """Return the index pairs of a longest common subsequence (Myers 1986, greedy forward).
+
+    Return none, and charge ``budget``, if it is exceeded.
+    """
     if not old or not new:
         return []
-    granted = budget = min(allowance.left, allowance.at_once)
+    granted = left = min(budget.left, budget.per_diff)
     reach = {1: 0}
     trace: list[dict[int, int]] = []
-    while budget > 0:
+    while left > 0:
         distance = len(trace)
         trace.append(dict(reach))
-        budget -= len(reach)
+        left -= len(reach)
         for diagonal in range(-distance, distance + 1, 2):
-            down = _goes_down(reach, diagonal, distance)
+            down = _moves_down(reach, diagonal, distance)
             x = reach[diagonal + 1] if down else reach[diagonal - 1] + 1
             y = x - diagonal
-            while budget > 0 and x < len(old) and y < len(new) and old[x] == new[y]:
-                x, y, budget = x + 1, y + 1, budget - 1
+            while left > 0 and x < len(old) and y < len(new) and old[x] == new[y]:
+                x, y, left = x + 1, y + 1, left - 1
             reach[diagonal] = x
             if x >= len(old) and y >= len(new):
-                allowance.left -= granted - budget
+                budget.left -= granted - left
                 return _walk_back(trace, len(old), len(new))
-    allowance.left -= granted
+    budget.left -= granted
     return []
 
 
-def _goes_down(reach: dict[int, int], diagonal: int, distance: int) -> bool:
+def _moves_down(reach: dict[int, int], diagonal: int, distance: int) -> bool:
     return diagonal == -distance or (diagonal != distance and reach[diagonal - 1] < reach[diagonal + 1])
 
 
@@ -78,7 +84,7 @@ def _walk_back(trace: Sequence[dict[int, int]], x: int, y: int) -> list[tuple[in
     pairs: list[tuple[int, int]] = []
     for distance in range(len(trace) - 1, -1, -1):
         reach, diagonal = trace[distance], x - y
-        down = _goes_down(reach, diagonal, distance)
+        down = _moves_down(reach, diagonal, distance)
         x_before = reach[diagonal + 1] if down else reach[diagonal - 1]
         y_before = x_before - (diagonal + 1 if down else diagonal - 1)
         x_after, y_after = (x_before, y_before + 1) if down else (x_before + 1, y_before)

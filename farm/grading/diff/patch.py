@@ -1,4 +1,4 @@
-"""A change as text for people: a git-format patch, which ``git apply`` takes where it is whole."""
+"""Rendering of a change as a patch in git's format, which ``git apply`` accepts if nothing is omitted."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,13 @@ _ESCAPES = {7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "
 
 @dataclass(frozen=True, slots=True)
 class FileEdits:
-    """How many lines of a file a change adds and removes: all there are, where they are not compared (no text, too
-    large, too much of a patch), for what is not shown must not count for little.
+    """The number of lines that a change adds to a file and removes from it, and the edits.
 
-    ``old`` and ``new`` are the file's text before and after, empty where there was, or is, no file, and ``edits`` where
-    its lines differ; kept only of some files, else ``edits`` is None.
+    All lines of a file count if it is not compared: it is binary, too large, or the patch is full. Otherwise a change
+    could hide its size.
+
+    ``old`` and ``new`` are the file's text before and after, "" if there is no file. Text and ``edits`` are kept only
+    of some files; for others ``edits`` is None.
     """
 
     path: str
@@ -38,49 +40,50 @@ class RenderedPatch:
 
 
 def render_patch(change: Change, read_old: Callable[[str], FileChange | None]) -> str:
-    """The patch of ``render``."""
+    """Return only the patch of ``render``."""
     return render(change, read_old).patch
 
 
 def render(
     change: Change, read_old: Callable[[str], FileChange | None], keep: Callable[[str], bool] = lambda path: False
 ) -> RenderedPatch:
-    """``keep`` says of which paths text and edits are kept, as far as they are no more than MAX_KEPT_CHARS in all.
+    """Render a change as a patch, with the line counts of each file.
 
-    ``read_old`` gives the pristine file at a path as a write or a symlink, None where there is none.
+    ``read_old`` returns the pristine file at a path as a write or a symlink, or None. ``keep`` selects the paths of
+    which text and edits are kept, up to MAX_KEPT_CHARS in total.
 
-    Valid Unicode whatever the names and contents: odd names are quoted as git does, contents that are not UTF-8 text,
-    and those over MAX_SHOWN_BYTES, are named as binary. Takes a few seconds at the very most.
+    The patch is valid Unicode for all names and contents: names are quoted as in git, and files that are not UTF-8 or
+    exceed MAX_SHOWN_BYTES are listed as binary. It takes a few seconds at most.
     """
     parts: list[str] = []
     files: list[FileEdits] = []
-    room, kept, allowance = MAX_PATCH_CHARS, MAX_KEPT_CHARS, ComparisonBudget()
+    chars_left, kept_chars_left, budget = MAX_PATCH_CHARS, MAX_KEPT_CHARS, ComparisonBudget()
     for file in change.files:
         old = read_old(file.path)
-        seen: list[FileEdits] = []
-        part = "".join(_render_file(file, old, allowance, seen)) if room > 0 else None
-        shown = part is not None and len(part) <= room
+        rendered_edits: list[FileEdits] = []
+        part = "".join(_render_file(file, old, budget, rendered_edits)) if chars_left > 0 else None
+        shown = part is not None and len(part) <= chars_left
         if part is None or not shown:
             part = f"{_header(file)}Binary files differ ({len(file.content)} bytes, not shown)\n"
-        room -= len(part)
+        chars_left -= len(part)
         parts.append(part)
-        for one in seen or [_unseen(file, old)]:
+        for one in rendered_edits or [_uncompared(file, old)]:
             size = len(one.old) + len(one.new)
-            if shown and keep(file.path) and size <= kept:
-                kept -= size
+            if shown and keep(file.path) and size <= kept_chars_left:
+                kept_chars_left -= size
                 files.append(one)
             else:
                 files.append(FileEdits(one.path, one.added, one.removed))
     return RenderedPatch("".join(parts), tuple(files))
 
 
-def _unseen(file: FileChange, old: FileChange | None) -> FileEdits:
+def _uncompared(file: FileChange, old: FileChange | None) -> FileEdits:
     if old is not None and (old.kind, old.content) == (file.kind, file.content):
         return FileEdits(file.path)  # a new mode
-    return FileEdits(file.path, _count(file.content), _count(old.content) if old else 0)
+    return FileEdits(file.path, _count_lines(file.content), _count_lines(old.content) if old else 0)
 
 
-def _count(content: bytes) -> int:
+def _count_lines(content: bytes) -> int:
     return content.count(b"\n") + (not content.endswith(b"\n") if content else 0)
 
 
@@ -89,11 +92,11 @@ def _header(file: FileChange) -> str:
 
 
 def _render_file(
-    file: FileChange, old: FileChange | None, allowance: ComparisonBudget, seen: list[FileEdits]
+    file: FileChange, old: FileChange | None, budget: ComparisonBudget, rendered_edits: list[FileEdits]
 ) -> Iterator[str]:
     new = None if file.kind is ChangeKind.DELETE else file
     if old is not None and new is not None and (old.kind is ChangeKind.SYMLINK) != (new.kind is ChangeKind.SYMLINK):
-        yield from _render_file(FileChange(file.path, ChangeKind.DELETE), old, allowance, seen)
+        yield from _render_file(FileChange(file.path, ChangeKind.DELETE), old, budget, rendered_edits)
         old = None
     if old is None and new is None:
         return
@@ -113,14 +116,14 @@ def _render_file(
     if old_text is None or new_text is None:
         yield f"Binary files {old_name} and {new_name} differ\n"
         return
-    yield f"--- {_terminated(old_name)}\n+++ {_terminated(new_name)}\n"
+    yield f"--- {_with_tab_if_blank(old_name)}\n+++ {_with_tab_if_blank(new_name)}\n"
     before_lines, after_lines = lines_of(old_text), lines_of(new_text)
-    edits = find_edits(before_lines, after_lines, allowance)
+    edits = find_edits(before_lines, after_lines, budget)
     added, removed = (
         sum(edit.new_to - edit.new_from for edit in edits),
         sum(edit.old_to - edit.old_from for edit in edits),
     )
-    seen.append(FileEdits(file.path, added, removed, old_text, new_text, tuple(edits)))
+    rendered_edits.append(FileEdits(file.path, added, removed, old_text, new_text, tuple(edits)))
     yield from _hunks(before_lines, after_lines, edits)
 
 
@@ -140,7 +143,7 @@ def _text(content: bytes) -> str | None:
 
 
 def lines_of(text: str) -> list[str]:
-    """Split at ``\\n`` alone, which stays with its line."""
+    """Split a text at ``\\n`` only; each line keeps its ``\\n``."""
     lines = text.split("\n")
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
@@ -179,13 +182,13 @@ def _line(sign: str, line: str) -> str:
     return f"{sign}{line}" if line.endswith("\n") else f"{sign}{line}\n\\ No newline at end of file\n"
 
 
-def _terminated(name: str) -> str:
-    """A name with a blank in it ends with a tab, so that no reader takes what follows for a date."""
+def _with_tab_if_blank(name: str) -> str:
+    """Return a name, with a tab appended if it contains a blank, so that no reader parses its end as a date."""
     return f"{name}\t" if " " in name else name
 
 
 def _quote(name: str) -> str:
-    """As git quotes: in double quotes with C escapes where a name holds a control character, a quote or no UTF-8."""
+    """Quote a name as git does: with C escapes if it has control characters, a quote or bytes that are not UTF-8."""
     quoted: list[str] = []
     for char in name:
         code = ord(char)

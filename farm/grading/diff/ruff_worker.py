@@ -1,8 +1,8 @@
-"""Becomes a linter over texts that are in memory alone, memfd_create(2), so that no file is left if it is killed.
+"""Executes a linter on texts in memory files (memfd_create(2)), so that no file remains if it is killed.
 
-``farm.grading.diff.style`` runs this file. Standard input has the length of each text, in 8 bytes with the greatest
-first, and then the text. Arguments: seconds of processor, bytes of memory, and the command, to which the path of each
-text is added.
+``farm.grading.diff.style`` runs this file. Standard input is, for each text, its length in 8 bytes, big-endian, and the
+text. The arguments are the limits on CPU seconds and bytes of memory, and the command, to which the path of each text
+is appended.
 """
 
 import os
@@ -21,17 +21,17 @@ def path_of(index: int) -> str:
 
 
 def index_of(path: str) -> int:
-    """Of the text; ValueError where the path is no text's."""
+    """Return the index of the text at a path. Raises ValueError if the path is not of a text."""
     return int(path.rpartition("/")[2]) - _FIRST
 
 
 def main() -> None:
     cpu_s, memory_bytes, *command = sys.argv[1:]
     bounds = {resource.RLIMIT_CPU: int(cpu_s), resource.RLIMIT_AS: int(memory_bytes), resource.RLIMIT_CORE: 0}
-    for bound, most in bounds.items():
-        resource.setrlimit(bound, (most, most))
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    for bound, maximum in bounds.items():
+        resource.setrlimit(bound, (maximum, maximum))
+    _, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
     paths: list[str] = []
     while length := sys.stdin.buffer.read(8):
         with open(os.memfd_create("text"), "wb") as file:

@@ -1,22 +1,23 @@
-"""Lines of a change that look like results made up: what code under test has little use for, and what fakes need.
+"""Search for added lines that look like forged test results: constructs that forgeries need and other code rarely uses.
 
-It reads text, line by line and in time linear in it, and understands none of it: what is found is for people to look
-at. No verdict depends on it.
+The search matches patterns line by line, in linear time, and does not parse the code. The lines are for people to
+review; no verdict depends on them.
 """
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from farm.core.test_frameworks import is_test_path
 from farm.grading.diff.patch import FileEdits
 from farm.grading.diff.style import is_python
 
-MOST_FOUND = 20
-MOST_LINES, MOST_CHARS = 20_000, 500
-"""Added lines that are read, and of each so much."""
+MAX_REPORTED = 20
+MAX_LINES, MAX_LINE_CHARS = 20_000, 500
+"""Maximum added lines that are searched, and maximum characters of each."""
 
-_LOOKS = re.compile(
+_SUSPICIOUS = re.compile(
     r"""
     \bdef[ ]__(?:eq|ne|lt|le|gt|ge|contains|bool|instancecheck)__\b.*:[ ]*return[ ](?:True|1|isinstance\([^()]*\))\s*$
     | \b__(?:eq|ne|lt|le|gt|ge|contains)__[ ]*=[ ]*lambda\b[^:]*:[ ]*(?:True|1|isinstance\([^()]*\))\s*$
@@ -36,27 +37,38 @@ _LOOKS = re.compile(
     """,
     re.VERBOSE,
 )
-_METHOD = re.compile(r"^[ \t]*(?:async[ ]+)?def[ ]__(?:eq|ne|lt|le|gt|ge|contains|bool|instancecheck)__\b")
-_AGREES = re.compile(r"^[ \t]*return[ \t]+(?:True|1|isinstance\([^()]*\))[ \t]*(?:#.*)?$")
+_COMPARISON_METHOD = re.compile(r"^[ \t]*(?:async[ ]+)?def[ ]__(?:eq|ne|lt|le|gt|ge|contains|bool|instancecheck)__\b")
+_RETURNS_TRUE = re.compile(r"^[ \t]*return[ \t]+(?:True|1|isinstance\([^()]*\))[ \t]*(?:#.*)?$")
 
 
 def find_suspicious_lines(files: Sequence[FileEdits]) -> tuple[str, ...]:
-    """``path:line: text`` of what is found on added lines of Python that is no test's, the first ``MOST_FOUND``.
-    ``files`` as ``render`` gives them."""
-    read = [file for file in files if is_python(file.path) and not is_test_path(file.path)]
-    added = islice((one for file in read for one in _added(file)), MOST_LINES)
-    suspect = (f"{path}:{number}: {line.strip()}" for path, number, line, after in added if _is_suspect(line, after))
-    return tuple(islice(suspect, MOST_FOUND))
+    """Return ``path:line: text`` of the first ``MAX_REPORTED`` suspicious lines that a change adds to Python code.
+
+    ``files`` are those of ``render``. Test files are skipped.
+    """
+    candidates = [file for file in files if is_python(file.path) and not is_test_path(file.path)]
+    added = islice((line for file in candidates for line in _added_lines(file)), MAX_LINES)
+    suspicious = (f"{line.path}:{line.number}: {line.text.strip()}" for line in added if _is_suspicious(line))
+    return tuple(islice(suspicious, MAX_REPORTED))
 
 
-def _added(file: FileEdits) -> Iterator[tuple[str, int, str, str]]:
-    """Path, number from 1, line, and the line behind it."""
-    lines = [line[:MOST_CHARS] for line in file.new.split("\n")]
+@dataclass(frozen=True, slots=True)
+class _AddedLine:
+    """A line that a change adds; ``number`` counts from 1."""
+
+    path: str
+    number: int
+    text: str
+    next_text: str
+
+
+def _added_lines(file: FileEdits) -> Iterator[_AddedLine]:
+    lines = [line[:MAX_LINE_CHARS] for line in file.new.split("\n")]
     for edit in file.edits or ():
         for at in range(edit.new_from, min(edit.new_to, len(lines))):
-            yield file.path, at + 1, lines[at], "".join(lines[at + 1 : at + 2])
+            yield _AddedLine(file.path, at + 1, lines[at], "".join(lines[at + 1 : at + 2]))
 
 
-def _is_suspect(line: str, after: str) -> bool:
-    agrees = _METHOD.match(line) and _AGREES.match(after)
-    return bool(agrees or _LOOKS.search(line))
+def _is_suspicious(line: _AddedLine) -> bool:
+    always_true = _COMPARISON_METHOD.match(line.text) and _RETURNS_TRUE.match(line.next_text)
+    return bool(always_true or _SUSPICIOUS.search(line.text))

@@ -1,6 +1,6 @@
-"""What tests report, read as hostile input.
+"""Test reports, which are parsed as hostile input.
 
-``parsers`` gives outcomes by test id. ``unittest_runner`` and ``shuffle_tests`` run in the sandbox.
+``parsers`` returns outcomes by test id. ``unittest_runner`` and ``shuffle_tests`` run in the sandbox.
 
-farm/docs/architecture/reports.md explains it.
+The page is farm/docs/architecture/reports.md.
 """

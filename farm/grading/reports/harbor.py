@@ -1,4 +1,4 @@
-"""Harbor's places in a grading sandbox: ``tests/`` at /tests, and the reward that ``test.sh`` leaves below /logs."""
+"""Harbor's directories in a grading sandbox: the tests in /tests, and the reward files below /logs/verifier."""
 
 from collections.abc import Mapping
 from errno import EACCES, ENOENT, ENOTDIR, EPERM
@@ -10,29 +10,32 @@ from farm.tasks.bundle import BundleFile
 from sandboxes.errors import PathError
 from sandboxes.interface import ExecResult, Sandbox
 
-TESTS = "/tests"
-LOGS = "/logs/verifier"
-COMMAND = f"bash {TESTS}/test.sh"
+TESTS_DIR = "/tests"
+LOGS_DIR = "/logs/verifier"
+COMMAND = f"bash {TESTS_DIR}/test.sh"
 
 
 async def clear_logs(sandbox: Sandbox) -> None:
-    """Whatever is there was not written by the verifier."""
-    await _clear(sandbox, LOGS)
-    await sandbox.write_file(f"{LOGS}/.farm", b"", parents=True)
+    """Empty the log directory before the verifier runs, or create it."""
+    await _remove_or_empty(sandbox, LOGS_DIR)
+    await sandbox.write_file(f"{LOGS_DIR}/.farm", b"", parents=True)
 
 
 async def put_tests(sandbox: Sandbox, tests: Mapping[str, BundleFile]) -> None:
-    await _clear(sandbox, TESTS)
+    await _remove_or_empty(sandbox, TESTS_DIR)
 
-    async def put(path: str) -> None:
+    async def write(path: str) -> None:
         file = tests[path]
-        await sandbox.write_file(f"{TESTS}/{path}", file.content, executable=file.executable, parents=True)
+        await sandbox.write_file(f"{TESTS_DIR}/{path}", file.content, executable=file.executable, parents=True)
 
-    await map_concurrently(tests, put)
+    await map_concurrently(tests, write)
 
 
-async def _clear(sandbox: Sandbox, path: str) -> None:
-    """A directory that stands where its owner may not write is emptied, and stays."""
+async def _remove_or_empty(sandbox: Sandbox, path: str) -> None:
+    """Remove a path. A directory that cannot be removed because its parent is not writable is only emptied.
+
+    Raises PathError if something remains.
+    """
     try:
         await sandbox.remove_path(path)
     except PathError as error:
@@ -41,11 +44,16 @@ async def _clear(sandbox: Sandbox, path: str) -> None:
 
 
 async def read_reward(sandbox: Sandbox, result: ExecResult) -> float | ReportError:
-    """Something that stands in a file's place kept the verifier from writing it: then no other file counts."""
+    """Return the reward from the verifier's reward files, or the reason why there is none.
+
+    If a reward file exists but cannot be read, the other one does not count: the agent may have blocked the first.
+
+    Raises a host fault as such (``raise_if_host_fault``).
+    """
     files = {}
     for name in (JSON, TEXT):
         try:
-            files[name] = await sandbox.read_file(f"{LOGS}/{name}", limit=MAX_REWARD_BYTES + 1)
+            files[name] = await sandbox.read_file(f"{LOGS_DIR}/{name}", limit=MAX_REWARD_BYTES + 1)
         except PathError as error:
             if error.errno not in (ENOENT, ENOTDIR):
                 raise_if_host_fault(error)

@@ -1,4 +1,4 @@
-"""JUnit XML, read as what it is: bytes that the code under test could have written."""
+"""Parser of JUnit XML as hostile input: the code under test may have written the report."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from xml.parsers import expat
@@ -10,48 +10,48 @@ MAX_DEPTH = 32
 
 _CHILDREN = {"skipped": CaseOutcome.SKIPPED, "failure": CaseOutcome.FAILED, "error": CaseOutcome.ERROR}
 
-Name = Callable[[str, str], str | None]
-"""The id of a test with this ``classname`` and ``name``; None: it is passed over."""
+IdOfCase = Callable[[str, str], str | None]
+"""Return the test id for a ``classname`` and a ``name``; None skips the test."""
 
 
-def parse_junit(report: bytes, name: Name = "{}::{}".format) -> Mapping[str, CaseOutcome]:
-    """The outcome of each test by its id; where an id occurs twice, the worse one.
+def parse_junit(report: bytes, name: IdOfCase = "{}::{}".format) -> Mapping[str, CaseOutcome]:
+    """Return the outcome of each test by its id; the worse one if an id occurs twice. ``name`` makes the ids.
 
-    Raises ReportError for what is not a well-formed report without a document type, or is too big.
+    Raises ReportError if the report is too large, is not well-formed, or declares a document type.
     """
     if len(report) > MAX_REPORT_BYTES:
-        raise ReportError(f"the report holds more than {MAX_REPORT_BYTES} bytes")
+        raise ReportError(f"the report is too large: it has more than {MAX_REPORT_BYTES} bytes")
     reader = _Reader(name)
     try:
         reader.parser.Parse(report, True)
     except (expat.ExpatError, ValueError, LookupError) as error:
         raise ReportError(f"the report is not XML: {error}") from None
-    if not reader.seen_suite:
-        raise ReportError("the report holds no test suite")
+    if not reader.has_suite:
+        raise ReportError("the report contains no test suite")
     return reader.outcomes
 
 
 def junit_name(node_id: str) -> tuple[str, str]:
-    """The ``classname`` and ``name`` that pytest gives the test of a node id."""
+    """Return the ``classname`` and ``name`` that pytest reports for a node id."""
     path, bracket, parameters = node_id.partition("[")
     file, *names = path.split("::")
     *classes, name = (file.removesuffix(".py").replace("/", "."), *names)
     return ".".join(classes), f"{name}{bracket}{parameters}"
 
 
-def node_ids(files: Collection[str], expected: Iterable[str] = ()) -> Name:
-    """The way back from what ``junit_name`` gives. Tests of other files are passed over.
+def node_ids(files: Collection[str], expected: Iterable[str] = ()) -> IdOfCase:
+    """Return the inverse of ``junit_name`` for tests of ``files``; it skips tests of other files.
 
-    The way is not unique where the name of a class, as collectors of a project's own give it, has a dot in it: among
-    ``expected`` are the ids of those that matter.
+    A project's own collectors may use class names with a dot, so that the inverse is not unique. Then it returns the id
+    in ``expected``, if there is one.
     """
-    known = {junit_name(test): test for test in expected}
+    expected_ids = {junit_name(test): test for test in expected}
     modules = {file.removesuffix(".py").replace("/", "."): file for file in files}
     longest = max(map(len, modules), default=0)
 
     def node_id(classname: str, name: str) -> str | None:
-        if (classname, name) in known:
-            return known[classname, name]
+        if (classname, name) in expected_ids:
+            return expected_ids[classname, name]
         end = len(classname) if len(classname) <= longest else classname.rfind(".", 0, longest + 1)
         while end >= 0 and classname[:end] not in modules:
             end = classname.rfind(".", 0, end)
@@ -63,10 +63,10 @@ def node_ids(files: Collection[str], expected: Iterable[str] = ()) -> Name:
 
 
 class _Reader:
-    def __init__(self, name: Name) -> None:
+    def __init__(self, name: IdOfCase) -> None:
         self.outcomes: dict[str, CaseOutcome] = {}
-        self.seen_suite = False
-        self._name = name
+        self.has_suite = False
+        self._id_of_case = name
         self._depth = 0
         self._tests = 0
         self._test: str | None = None
@@ -82,14 +82,14 @@ class _Reader:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise ReportError(f"the report is nested more than {MAX_DEPTH} deep")
+            raise ReportError(f"the report is nested too deeply: more than {MAX_DEPTH} levels")
         if name == "testsuite":
-            self.seen_suite = True
+            self.has_suite = True
         elif name == "testcase":
             self._tests += 1
             if self._tests > MAX_TESTS:
-                raise ReportError(f"the report holds more than {MAX_TESTS} tests")
-            self._test = self._name(attributes.get("classname", ""), attributes.get("name", ""))
+                raise ReportError(f"the report is too large: it has more than {MAX_TESTS} tests")
+            self._test = self._id_of_case(attributes.get("classname", ""), attributes.get("name", ""))
             self._outcome = CaseOutcome.PASSED
         elif name in _CHILDREN:
             self._outcome = worse(self._outcome, _CHILDREN[name])

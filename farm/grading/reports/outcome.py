@@ -1,4 +1,4 @@
-"""What a report says of a test."""
+"""The outcome of one test in a report."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ MAX_TESTS = 500_000
 
 
 class CaseOutcome(StrEnum):
-    """An expected failure, a skip and a deselection are no pass."""
+    """The outcome of one test, from best to worst. Expected failures and deselected tests are ``SKIPPED``."""
 
     PASSED = "passed"
     SKIPPED = "skipped"
@@ -15,8 +15,8 @@ class CaseOutcome(StrEnum):
     ERROR = "error"
 
 
-_WORSE = tuple(CaseOutcome)
+_FROM_BEST_TO_WORST = tuple(CaseOutcome)
 
 
 def worse(one: CaseOutcome, other: CaseOutcome) -> CaseOutcome:
-    return max(one, other, key=_WORSE.index)
+    return max(one, other, key=_FROM_BEST_TO_WORST.index)

@@ -1,8 +1,8 @@
-"""Read test reports of each kind, which are hostile input: outcomes by the ids of ``farm.core.test_frameworks``.
+"""Parsers of test reports, which are hostile input: outcomes by the test ids of ``farm.core.test_frameworks``.
 
-Every reader takes the worse outcome where an id occurs twice, and raises ReportError for what is no such report. Time
-and room are linear in the report, whatever it says: lines are read one at a time and never searched twice, a JSON text
-has a bound, and so have all ids together, for a name that is said once may stand before many others.
+Each parser returns the worse outcome if an id occurs twice, and raises ReportError if the report is invalid. Time and
+memory are linear in the size of any report: each line is searched once, JSON has a size limit, and so do all ids
+together, because one prefix in a report may be repeated in many ids.
 """
 
 import io
@@ -20,11 +20,11 @@ from farm.grading.reports.outcome import MAX_REPORT_BYTES, MAX_TESTS, CaseOutcom
 Outcomes = Mapping[str, CaseOutcome]
 MAX_JSON_BYTES = 16 * 1024 * 1024
 MAX_ID_CHARS = 64 * 1024 * 1024
-"""Of all ids together."""
+"""Maximum characters of all ids together."""
 
-_GO = {"pass": CaseOutcome.PASSED, "skip": CaseOutcome.SKIPPED, "fail": CaseOutcome.FAILED}
-_CARGO = {"ok": CaseOutcome.PASSED, "ignored": CaseOutcome.SKIPPED, "FAILED": CaseOutcome.FAILED}
-_JEST = {
+_GO_OUTCOMES = {"pass": CaseOutcome.PASSED, "skip": CaseOutcome.SKIPPED, "fail": CaseOutcome.FAILED}
+_CARGO_OUTCOMES = {"ok": CaseOutcome.PASSED, "ignored": CaseOutcome.SKIPPED, "FAILED": CaseOutcome.FAILED}
+_JEST_OUTCOMES = {
     "passed": CaseOutcome.PASSED,
     "failed": CaseOutcome.FAILED,
     "pending": CaseOutcome.SKIPPED,
@@ -33,115 +33,129 @@ _JEST = {
     "disabled": CaseOutcome.SKIPPED,
 }
 _TARGET = re.compile(r"\s*Running (?:unittests )?(\S+\.rs) \(.+\)")
-_DOCUMENTATION = re.compile(r"\s*Doc-tests ")
+_DOC_TESTS = re.compile(r"\s*Doc-tests ")
 _RUNNING = re.compile(r"running (\d{1,7}) tests?")
 _CASE = re.compile(r"test (.+?)(?: - should panic)? \.\.\. (ok|ignored|FAILED)(?:, |\Z)")
 _TIMED_CASE = re.compile(r"test (.+?)(?: - should panic)? \.\.\. (ok|ignored|FAILED)(?:, |\Z| <)")
-"""The latter of lines that end in ``>``."""
+"""``_TIMED_CASE`` is for lines that end in ``>``, with a duration in angle brackets."""
 _TAP = re.compile(r"(not )?ok\b(?: +\d+)?(?: +-)? *", re.IGNORECASE)
 _TAP_DIRECTIVE = re.compile(r" *(?:skip|todo)\b", re.IGNORECASE)
 
 
 def read_report(
-    report: bytes, kind: ReportFormat, holders: Collection[str], workspace: str, expected: Iterable[str] = ()
+    report: bytes, kind: ReportFormat, containers: Collection[str], workspace: str, expected: Iterable[str] = ()
 ) -> Outcomes:
-    """What a report of ``kind`` says of the tests of ``holders``, and perhaps of others. ``expected``: ids whose form
-    no report tells alone."""
+    """Return the outcomes in a report of the tests in ``containers``, and perhaps of other tests.
+
+    ``expected``: ids that are preferred if the report does not determine an id (see ``node_ids``). If "" is among
+    ``containers``, each outcome is also returned under an id without container.
+
+    Raises ReportError if the report is invalid or too large.
+    """
     if len(report) > MAX_REPORT_BYTES:
-        raise ReportError(f"the report holds more than {MAX_REPORT_BYTES} bytes")
+        raise ReportError(f"the report is too large: it has more than {MAX_REPORT_BYTES} bytes")
     if kind in (ReportFormat.PYTEST, ReportFormat.UNITTEST):
-        return parse_junit(report, node_ids(holders, expected))
-    outcomes = _READERS[kind](report, holders, workspace)
-    if "" not in holders:
+        return parse_junit(report, node_ids(containers, expected))
+    outcomes = _PARSERS[kind](report, containers, workspace)
+    if "" not in containers:
         return outcomes
-    return {**outcomes, **_gather((f"::{test.partition('::')[2]}", outcome) for test, outcome in outcomes.items())}
+    return {**outcomes, **_collect((f"::{test.partition('::')[2]}", outcome) for test, outcome in outcomes.items())}
 
 
-def _junit(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
+def _parse_junit(report: bytes, containers: Collection[str], workspace: str) -> Outcomes:
     return parse_junit(report)
 
 
-def _go(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
-    """``go doc test2json``: a line an event. It makes these of what the test program prints, which may lie."""
+def _parse_go(report: bytes, containers: Collection[str], workspace: str) -> Outcomes:
+    """Parse the events of ``go tool test2json``, one per line.
+
+    test2json derives them from the output of the test program, which may be forged.
+    """
 
     def events() -> Iterator[tuple[str, CaseOutcome]]:
         for line in io.BytesIO(report):
-            if not line.startswith(b"{"):  # what the go command itself says
+            if not line.startswith(b"{"):  # output of the go command itself
                 continue
-            match _parse(line):
-                case {"Action": "pass" | "skip" | "fail" as action, "Test": str(test), **more} if test:
-                    package = more.get("Package")
-                    yield f"{package if isinstance(package, str) else None}::{test}", _GO[action]
+            match _parse_json(line):
+                case {"Action": "pass" | "skip" | "fail" as action, "Test": str(test), **fields} if test:
+                    package = fields.get("Package")
+                    yield f"{package if isinstance(package, str) else None}::{test}", _GO_OUTCOMES[action]
 
-    return _gather(events())
+    return _collect(events())
 
 
-def _cargo(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
-    """The words of libtest, whose JSON is not stable yet: ``running 4 tests``, a line a test, an empty line; what was
-    printed by tests that failed comes later. Documentation tests have no target and are passed over."""
+def _parse_cargo(report: bytes, containers: Collection[str], workspace: str) -> Outcomes:
+    """Parse the text output of libtest, because its JSON output is not stable yet.
+
+    It is ``running 4 tests``, one line per test, an empty line, and then the output of failed tests. Documentation
+    tests have no target and are skipped.
+    """
 
     def cases() -> Iterator[tuple[str, CaseOutcome]]:
-        target, left = "", 0
+        target, cases_left = "", 0
         for line in _lines(report):
-            if found := _TARGET.fullmatch(line):
-                target = found[1]
-            elif _DOCUMENTATION.match(line):
+            if match := _TARGET.fullmatch(line):
+                target = match[1]
+            elif _DOC_TESTS.match(line):
                 target = ""
-            elif found := _RUNNING.fullmatch(line):
-                left = int(found[1])
+            elif match := _RUNNING.fullmatch(line):
+                cases_left = int(match[1])
             elif not line:
-                left = 0
-            elif target and left and (found := (_TIMED_CASE if line.endswith(">") else _CASE).match(line)):
-                left -= 1
-                yield f"{target}::{found[1]}", _CARGO[found[2]]
+                cases_left = 0
+            elif target and cases_left and (match := (_TIMED_CASE if line.endswith(">") else _CASE).match(line)):
+                cases_left -= 1
+                yield f"{target}::{match[1]}", _CARGO_OUTCOMES[match[2]]
 
-    return _gather(cases())
+    return _collect(cases())
 
 
-def _jest(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
+def _parse_jest(report: bytes, containers: Collection[str], workspace: str) -> Outcomes:
     def assertions() -> Iterator[tuple[str, CaseOutcome]]:
-        whole = _parse(report)
-        suites = whole.get("testResults") if isinstance(whole, dict) else None
+        document = _parse_json(report)
+        suites = document.get("testResults") if isinstance(document, dict) else None
         if not isinstance(suites, list):
-            raise ReportError("the report holds no testResults")
+            raise ReportError("the report is not a Jest report: it has no testResults")
         for suite in suites:
-            file = posixpath.relpath(_string(suite["name"]), workspace)
+            file = posixpath.relpath(_check_string(suite["name"]), workspace)
             for test in suite["assertionResults"]:
-                yield f"{file}::{_string(test['fullName'])}", _JEST.get(_string(test["status"]), CaseOutcome.ERROR)
+                yield (
+                    f"{file}::{_check_string(test['fullName'])}",
+                    _JEST_OUTCOMES.get(_check_string(test["status"]), CaseOutcome.ERROR),
+                )
 
     try:
-        return _gather(assertions())
+        return _collect(assertions())
     except (KeyError, TypeError, ValueError) as error:
-        raise ReportError(f"the report is not Jest's: {type(error).__name__} {error}") from None
+        raise ReportError(f"the report is not a Jest report: {type(error).__name__} {error}") from None
 
 
-def _tap(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
-    """Test Anything Protocol, versions 12 to 14; of nested tests the outermost count."""
+def _parse_tap(report: bytes, containers: Collection[str], workspace: str) -> Outcomes:
+    """Parse the Test Anything Protocol, versions 12 to 14; only the outermost of nested tests count."""
 
     def points() -> Iterator[tuple[str, CaseOutcome]]:
         for line in _lines(report):
             point, hash_sign, directive = line.partition("#")
-            found = _TAP.match(point)
-            if found is None or (hash_sign and not _TAP_DIRECTIVE.match(directive)):
+            match = _TAP.match(point)
+            if match is None or (hash_sign and not _TAP_DIRECTIVE.match(directive)):
                 continue
-            outcome = CaseOutcome.FAILED if found[1] else CaseOutcome.PASSED
-            yield f"::{point[found.end() :].rstrip(' ')}", CaseOutcome.SKIPPED if hash_sign else outcome
+            outcome = CaseOutcome.FAILED if match[1] else CaseOutcome.PASSED
+            yield f"::{point[match.end() :].rstrip(' ')}", CaseOutcome.SKIPPED if hash_sign else outcome
 
-    return _gather(points())
+    return _collect(points())
 
 
-def _gather(seen: Iterable[tuple[str, CaseOutcome]]) -> Outcomes:
+def _collect(cases: Iterable[tuple[str, CaseOutcome]]) -> Outcomes:
     outcomes: dict[str, CaseOutcome] = {}
-    room = MAX_ID_CHARS
-    for number, (test, outcome) in enumerate(seen):
+    chars_left = MAX_ID_CHARS
+    for number, (test, outcome) in enumerate(cases):
         if number >= MAX_TESTS:
-            raise ReportError(f"the report holds more than {MAX_TESTS} tests")
-        room -= len(test)
-        if room < 0:
-            raise ReportError(f"the names of the report's tests hold more than {MAX_ID_CHARS} characters")
+            raise ReportError(f"the report is too large: it has more than {MAX_TESTS} tests")
+        chars_left -= len(test)
+        if chars_left < 0:
+            raise ReportError(f"the report is too large: its test names have more than {MAX_ID_CHARS} characters")
         outcomes[test] = worse(outcomes.get(test, CaseOutcome.PASSED), outcome)
     if not outcomes:
-        raise ReportError("the report holds no test")
+        raise ReportError("the report contains no test")
     return outcomes
 
 
@@ -150,25 +164,25 @@ def _lines(report: bytes) -> Iterator[str]:
         yield line.removesuffix("\n")
 
 
-def _string(value: object) -> str:
+def _check_string(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError("a name is no string")
+        raise TypeError("a name is not a string")
     return value
 
 
-def _parse(text: bytes) -> Any:
+def _parse_json(text: bytes) -> Any:
     if len(text) > MAX_JSON_BYTES:
-        raise ReportError(f"the report holds JSON of more than {MAX_JSON_BYTES} bytes")
+        raise ReportError(f"the report is too large: its JSON has more than {MAX_JSON_BYTES} bytes")
     try:
         return read_json(text)
     except ValueError:
         raise ReportError("the report is not JSON") from None
 
 
-_READERS: Mapping[ReportFormat, Callable[[bytes, Collection[str], str], Outcomes]] = {
-    ReportFormat.GO: _go,
-    ReportFormat.CARGO: _cargo,
-    ReportFormat.JEST: _jest,
-    ReportFormat.JUNIT: _junit,
-    ReportFormat.TAP: _tap,
+_PARSERS: Mapping[ReportFormat, Callable[[bytes, Collection[str], str], Outcomes]] = {
+    ReportFormat.GO: _parse_go,
+    ReportFormat.CARGO: _parse_cargo,
+    ReportFormat.JEST: _parse_jest,
+    ReportFormat.JUNIT: _parse_junit,
+    ReportFormat.TAP: _parse_tap,
 }

@@ -1,4 +1,4 @@
-"""The reward files of a Harbor ``test.sh``, parsed to one number that rewards can be summed with."""
+"""Parser of the reward files of a Harbor ``test.sh``; it returns one finite number."""
 
 from collections.abc import Mapping
 
@@ -13,23 +13,25 @@ JSON, TEXT = "reward.json", "reward.txt"
 
 
 def choose_reward(files: Mapping[str, bytes]) -> float:
-    """Of the files that are there, by name. As Harbor has it ``reward.txt`` counts where ``reward.json`` names none.
+    """Return the reward from the existing reward files, given by name; the lower one if there are two.
 
-    Code under test may write either, but its own word only beside the verifier's: of two rewards the lower counts.
-    Raises ReportError, also where one of two cannot be read: it may be the one that the verifier wrote.
+    The lower one counts because the code under test may have added the other. As in Harbor, ``reward.txt`` counts if
+    ``reward.json`` has other numbers than a reward.
+
+    Raises ReportError if there is no file, or if one of two is invalid, because it may be the verifier's.
     """
-    found = []
-    if JSON in files and not (TEXT in files and _names_none(files[JSON])):
-        found.append(parse_reward(files[JSON], is_json=True))
+    rewards = []
+    if JSON in files and not (TEXT in files and _lacks_reward(files[JSON])):
+        rewards.append(parse_reward(files[JSON], is_json=True))
     if TEXT in files:
-        found.append(parse_reward(files[TEXT], is_json=False))
-    if not found:
+        rewards.append(parse_reward(files[TEXT], is_json=False))
+    if not rewards:
         raise ReportError("the verifier wrote no reward file")
-    return min(found)
+    return min(rewards)
 
 
-def _names_none(content: bytes) -> bool:
-    """Whether it is an object that holds other numbers than a reward."""
+def _lacks_reward(content: bytes) -> bool:
+    """Return True if a JSON file is an object without the key ``reward``."""
     try:
         value = read_json(content[: MAX_REWARD_BYTES + 1])
     except ValueError:
@@ -38,12 +40,12 @@ def _names_none(content: bytes) -> bool:
 
 
 def parse_reward(content: bytes, *, is_json: bool) -> float:
-    """``reward.txt`` holds a number; ``reward.json`` a number, or an object whose key ``reward`` is one.
+    """Return the number in ``reward.txt``, or in ``reward.json``: a number, or an object with the key ``reward``.
 
-    Raises ReportError for anything else, and for a number farther from 0 than MAX_REWARD.
+    Raises ReportError if the content is anything else, or if the number's magnitude exceeds MAX_REWARD.
     """
     if len(content) > MAX_REWARD_BYTES:
-        raise ReportError(f"the reward file holds more than {MAX_REWARD_BYTES} bytes")
+        raise ReportError(f"the reward file is too large: it has more than {MAX_REWARD_BYTES} bytes")
     try:
         text = content.decode()
         value = read_json(text) if is_json else float(text.strip())
@@ -52,11 +54,11 @@ def parse_reward(content: bytes, *, is_json: bool) -> float:
     if isinstance(value, dict):
         value = value.get("reward")
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ReportError("the reward file holds no number")
+        raise ReportError("the reward file contains no number")
     try:
         reward = float(value)
     except OverflowError:
         raise ReportError("the reward file's number is too large") from None
-    if not abs(reward) <= MAX_REWARD:  # not a number neither
-        raise ReportError(f"the reward file holds {reward:g}; a reward lies between {-MAX_REWARD:g} and {MAX_REWARD:g}")
+    if not abs(reward) <= MAX_REWARD:  # also refuses NaN
+        raise ReportError(f"the reward {reward:g} is out of range: it must be from {-MAX_REWARD:g} to {MAX_REWARD:g}")
     return reward

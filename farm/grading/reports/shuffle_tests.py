@@ -1,7 +1,7 @@
-"""Puts tests into a random order, within their files; in the sandbox, with nothing but the standard library.
+"""Shuffles the tests within each file. Runs in the sandbox, with the standard library of any Python from 3.6 on.
 
-pytest loads it as a plug-in; before the runner of unittest's tests it is the head of the same program. Any Python from
-3.6 on. Whoever asked finds a file where the order was had.
+pytest loads this file as a plug-in; for unittest it is prepended to ``unittest_runner``. The file named by
+FARM_TEST_ORDERED exists after the order was applied.
 """
 
 import os
@@ -12,13 +12,13 @@ from typing import Any, Callable, Dict, List, Tuple  # noqa: UP035 - for the old
 _SEED = os.environ.get("FARM_TEST_ORDER", "")
 
 
-def _note() -> None:
+def _mark_applied() -> None:
     with open(os.environ["FARM_TEST_ORDERED"], "w"):
         pass
 
 
 def pytest_collection_modifyitems(items: List[Any]) -> None:  # noqa: UP006 - as above
-    """Files stay in their order; classes change places in them, and tests in those."""
+    """Shuffle the classes of each file, and the tests of each class; files keep their order."""
     rng = random.Random(_SEED)
     files: Dict[str, Dict[Tuple[str, ...], List[Any]]] = {}  # noqa: UP006 - as above
     for item in items:
@@ -29,25 +29,25 @@ def pytest_collection_modifyitems(items: List[Any]) -> None:  # noqa: UP006 - as
         for tests in rng.sample(list(scopes.values()), len(scopes)):
             ordered += rng.sample(tests, len(tests))
     items[:] = ordered
-    _note()
+    _mark_applied()
 
 
-def _shuffle(suite: Any, rng: random.Random) -> None:
+def _shuffle_suite(suite: Any, rng: random.Random) -> None:
     rng.shuffle(suite._tests)
     for test in suite._tests:
         if isinstance(test, unittest.TestSuite):
-            _shuffle(test, rng)
+            _shuffle_suite(test, rng)
 
 
-def _loading(load: Callable[..., unittest.TestSuite]) -> Callable[..., unittest.TestSuite]:
-    def loaded(self: unittest.TestLoader, *arguments: Any, **options: Any) -> unittest.TestSuite:
+def _shuffled_loader(load: Callable[..., unittest.TestSuite]) -> Callable[..., unittest.TestSuite]:
+    def load_and_shuffle(self: unittest.TestLoader, *arguments: Any, **options: Any) -> unittest.TestSuite:
         suite = load(self, *arguments, **options)
-        _shuffle(suite, random.Random(_SEED))
-        _note()
+        _shuffle_suite(suite, random.Random(_SEED))
+        _mark_applied()
         return suite
 
-    return loaded
+    return load_and_shuffle
 
 
 if __name__ == "__main__":
-    setattr(unittest.TestLoader, "loadTestsFromName", _loading(unittest.TestLoader.loadTestsFromName))  # noqa: B010 - mypy forbids the other way
+    setattr(unittest.TestLoader, "loadTestsFromName", _shuffled_loader(unittest.TestLoader.loadTestsFromName))  # noqa: B010 - mypy forbids the other way

@@ -1,5 +1,5 @@
-"""Python's audit hooks in the processes of the tests: which lines of a change tamper with them.
+"""The tripwire: Python audit hooks in the test processes that report which lines of a change tamper with the tests.
 
-``tripwire`` runs on the host. The other modules make up the program that runs in the sandbox; ``inside`` is its
-beginning. farm/docs/architecture/tripwire.md explains it.
+``tripwire`` runs on the host. The other modules together are the program that runs in the sandbox; ``inside`` is its
+entry point. The page is farm/docs/architecture/tripwire.md.
 """

@@ -1,24 +1,24 @@
-"""Send what the tripwire finds into its FIFO; in the sandbox, as part of ``inside``."""
+"""Writes the tripwire's findings into its FIFO. Runs in the sandbox, as part of ``inside``."""
 
 import os
 import time
 from itertools import count
 from typing import Any
 
-MOST_TRIES = 6000
+MAX_SEND_ATTEMPTS = 6000
 
 
 def open_channel(settings: Any) -> Any:
     """Return a function that writes a line at once, and the FIFO's device and inode; None if the FIFO has no reader.
 
-    The FIFO is open for writing alone, so that code under test cannot read lines back from its descriptor. A line
-    begins with a line break, so that text that code under test wrote before is no part of it. If code under test has
-    filled the FIFO, the function waits for the reader.
+    The FIFO is opened write-only, so that code under test cannot read lines back from its descriptor. Each line begins
+    with a line break, which ends any text that code under test wrote before. If code under test has filled the FIFO,
+    the function waits for the reader.
     """
     open_file, write, fstat, getpid, sleep, text_of = os.open, os.write, os.fstat, os.getpid, time.sleep, str
     fifo, nonce = settings["fifo"], settings["nonce"]
-    tries = iter(range(MOST_TRIES))  # of all lines: nothing here may hold up the tests for long
-    said: Any = {}  # by process: a counter of the lines that it wrote
+    attempts = iter(range(MAX_SEND_ATTEMPTS))  # for all lines together, because waiting delays the tests
+    lines_by_process: Any = {}  # process id → a counter of the lines that it wrote
 
     def open_fifo() -> int:
         return open_file(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -30,11 +30,11 @@ def open_channel(settings: Any) -> Any:
         return None
 
     def send(kind: str, path: str = "", line: int = 0, what: str = "") -> None:
-        number = next(said.setdefault(getpid(), count(1)))
+        number = next(lines_by_process.setdefault(getpid(), count(1)))
         clean = " ".join(what.split())[:200] if kind != "goodbye" else text_of(number)
         text = "\t".join([nonce, text_of(getpid()), kind, path.replace("\t", " ")[-300:], text_of(line), clean])
         data = b"\n" + text.replace("\n", " ").encode("utf-8", "replace") + b"\n"
-        for _ in tries:
+        for _ in attempts:
             try:
                 if fstat(channel[0])[1:3] != identity:
                     raise OSError

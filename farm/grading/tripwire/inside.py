@@ -1,10 +1,10 @@
-"""Reports what lines of the change do while tests run; in the sandbox, with nothing but the standard library.
+"""Reports what lines of the change do while tests run. Runs in the sandbox, with the standard library only.
 
-Python loads it as ``sitecustomize``, before anything of the workspace, in every process of the test command. The grader
-writes ``SETTINGS`` into this text, and puts the text of the modules that it imports before it. Findings go at once into
-a FIFO that a process outside the tests reads. All that the hook uses is held by closures, because code under test
-may replace what modules hold. Any Python from 3.6 on; before 3.8 there are no audit hooks, and the tripwire only says
-so.
+Python loads this program as ``sitecustomize``, before any code of the workspace, in each process of the test command.
+The grader writes ``SETTINGS`` into the source and prepends the source of the modules that it imports. Findings go at
+once into a FIFO that a process outside the tests reads. The hook keeps all that it uses in closures, because code under
+test may replace attributes of modules. It supports any Python from 3.6 on; before 3.8 there are no audit hooks, and
+the tripwire reports that it does not watch.
 """
 
 import atexit
@@ -18,15 +18,22 @@ from typing import Any
 
 from farm.grading.tripwire.channel import open_channel
 from farm.grading.tripwire.library import (
+    INTERPRETERS_ARE_PUBLIC,
     MEMORY,
-    OTHERS_ARE_PUBLIC,
     UNWATCHED_MODULES,
-    apart,
     follow_library,
     follow_tests,
     watch_memory,
+    with_own_globals,
 )
-from farm.grading.tripwire.lines import FAR, LOADERS, NEAR, PACKAGE, QUIET, follow_lines
+from farm.grading.tripwire.lines import (
+    LIBRARY_READERS,
+    LOADERS,
+    NEVER_STOP,
+    STOP_AT_OTHER_CODE,
+    STOP_AT_OTHER_PACKAGES,
+    follow_lines,
+)
 from farm.grading.tripwire.watches import (
     follow_runner,
     plain,
@@ -38,11 +45,11 @@ from farm.grading.tripwire.watches import (
 )
 
 SETTINGS: Any = None
-MOST_FINDINGS = 50
-"""Findings of one kind."""
+MAX_FINDINGS_PER_KIND = 50
+"""Maximum findings of one kind that are sent."""
 OWN_EVENTS = frozenset({"sys._getframe", "object.__getattr__", "gc.get_objects"})
-"""Events of the hook itself."""
-EVERY = 256
+"""Events that the hook itself causes."""
+EVENTS_BETWEEN_CHECKS = 256
 
 
 def install(settings: Any) -> None:
@@ -54,8 +61,10 @@ def install(settings: Any) -> None:
     tests = frozenset(settings["tests"])
     report_home, stdlib = posixpath.dirname(report), posixpath.dirname(os.__file__)
     here = f"{home}/sitecustomize.py"
-    own = os.urandom(8).hex()  # for names of events
-    made, place_of, path_of, is_changed, holds, culprit, passes, started = follow_lines(settings, own)
+    own = os.urandom(8).hex()  # prefix of the tripwire's own events
+    compiled_names, place_of, path_of, is_changed, holds, find_changed_line, passes, on_started = follow_lines(
+        settings, own
+    )
     channel = open_channel(settings)
     if channel is None:
         return
@@ -68,10 +77,10 @@ def install(settings: Any) -> None:
     busy: Any = set()  # threads in which the hook runs
     sent: Any = set()
     counter = [0]
-    held_from: Any = []
-    awaited: Any = []  # one entry as long as ctypes is imported and not watched
-    observed: Any = []
-    phases: Any = {}  # by test: the phases that pytest made a report of, and whether each raised
+    runner_held: Any = []
+    ctypes_not_watched: Any = []  # has an entry while ctypes is imported and not watched
+    phases_watched: Any = []
+    phases: Any = {}  # test → the phases that pytest reported, and whether each raised
     test_files: Any = set()
     test_names: Any = set()
     for path in settings["holders"]:
@@ -79,16 +88,16 @@ def install(settings: Any) -> None:
             test_files.add(stat(path)[1:3])
             test_names.add(posixpath.basename(path))
 
-    def handled(event: str, args: Any, frame: Any) -> None:
-        by = culprit(frame, NEAR) if callable(args[0]) else None
+    def on_signal_handler(event: str, args: Any, frame: Any) -> None:
+        by = find_changed_line(frame, STOP_AT_OTHER_CODE) if callable(args[0]) else None
         if by:
             finding("frames", by, "a signal handler gets a frame")
 
-    def looked(event: str, args: Any, frame: Any) -> None:
+    def on_linecache_read(event: str, args: Any, frame: Any) -> None:
         name = plain(args[0])
         if place_of(frame.f_back.f_code.co_filename) == "tool":  # linecache itself
             return
-        by = culprit(frame, NEAR)
+        by = find_changed_line(frame, STOP_AT_OTHER_CODE)
         if by and (not name or name in tests):
             finding("test_files", by, "the lines of a test file in linecache.cache")
 
@@ -96,12 +105,12 @@ def install(settings: Any) -> None:
         key = (kind, by[0], by[1])
         if holds(excused.get(path_of(by[0]), {}).get(kind, ()), by[1]):
             return
-        if key not in sent and sum(one[0] == kind for one in sent) < MOST_FINDINGS:
+        if key not in sent and sum(one[0] == kind for one in sent) < MAX_FINDINGS_PER_KIND:
             sent.add(key)
             send(kind, by[0], by[1], what)
 
-    def touches(path: Any) -> Any:
-        """The component by which it counts that the change opens ``path``."""
+    def kind_for_path(path: Any) -> Any:
+        """Return the kind of finding for access to ``path`` by the change; "" if access is no finding."""
         if path.startswith((home, report_home)):
             return "report"
         try:
@@ -117,14 +126,20 @@ def install(settings: Any) -> None:
             return "frames"
         return ""
 
-    def opened(event: str, args: Any, frame: Any) -> None:
+    def on_file_event(event: str, args: Any, frame: Any) -> None:
         path = path_of(args[0]) if args else ""
         if path == report and event == "open":
-            results(frame)
+            send_results(frame)
             check(full=True)
-        kind = touches(path)
+        kind = kind_for_path(path)
         shows = kind == "test_files" and passes(frame, "/traceback.py")  # the line of a frame
-        by = culprit(frame, PACKAGE if shows or kind == "frames" else FAR, QUIET) if kind else None
+        by = (
+            find_changed_line(
+                frame, STOP_AT_OTHER_PACKAGES if shows or kind == "frames" else NEVER_STOP, LIBRARY_READERS
+            )
+            if kind
+            else None
+        )
         if by is None:
             return
         if passes(frame, "/pluggy/") or shows or (kind == "test_files" and by[2] and names_itself(frame)):
@@ -137,14 +152,14 @@ def install(settings: Any) -> None:
             frame = frame.f_back
         return frame is not None and "__file__" in frame.f_code.co_names
 
-    def results(frame: Any) -> None:
-        """Send how many tests failed, as the runner itself counts when it writes the report."""
+    def send_results(frame: Any) -> None:
+        """Send the number of failed tests by the count of the test runner, when it writes the report."""
         while frame is not None:
             name = frame.f_code.co_filename
             if name.endswith("/_pytest/junitxml.py") and frame.f_code.co_name == "pytest_sessionfinish":
                 stats = frame.f_locals["self"].stats
                 send("results", what=text_of(stats.get("failure", 0) + stats.get("error", 0)))
-                if observed:
+                if phases_watched:
                     send("raised", what=text_of(sum(sum(one.values()) for one in phases.values())))
                 return
             if name == report + ".py" and frame.f_code.co_name == "main":
@@ -154,16 +169,16 @@ def install(settings: Any) -> None:
                 return
             frame = frame.f_back
 
-    def phase(event: str, args: Any, frame: Any) -> None:
+    def on_phase(event: str, args: Any, frame: Any) -> None:
         test, when = plain(args[0]), plain(args[1])
-        if when == "setup":  # of another try, if there was one
+        if when == "setup":  # a rerun of the test starts again
             phases[test] = {}
         phases.setdefault(test, {})[when] = args[2] is True
         check_test(args[3])
         check_library(full=False)
 
-    def frames(event: str, args: Any, frame: Any) -> None:
-        by = culprit(frame, NEAR, QUIET)
+    def on_frame_access(event: str, args: Any, frame: Any) -> None:
+        by = find_changed_line(frame, STOP_AT_OTHER_CODE, LIBRARY_READERS)
         if by:
             finding("frames", by, event)
 
@@ -171,20 +186,24 @@ def install(settings: Any) -> None:
         code = value.__code__ if kind_of(value) is function_kind else None
         return code is not None and place_of(code.co_filename) == "test" and code.co_name.startswith("test")
 
-    def attribute(event: str, args: Any, frame: Any) -> None:
+    def on_attribute(event: str, args: Any, frame: Any) -> None:
         name = plain(args[1]) if len(args) > 1 else ""
         if event == "object.__setattr__" and is_runner_function(args[0]):
-            by = culprit(frame, PACKAGE)
+            by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
             if by:
                 finding("test_code", by, event + " " + name + " of " + args[0].__name__)
         if name == "__code__" and is_test_function(args[0]):
             writes = event == "object.__setattr__"
             # inspect and functools ask for it when a decorator asks what kind of function it decorates.
-            by = culprit(frame, PACKAGE) if writes or place_of(frame.f_code.co_filename) != "tool" else None
+            by = (
+                find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
+                if writes or place_of(frame.f_code.co_filename) != "tool"
+                else None
+            )
             if by:
                 finding("test_code" if writes else "frames", by, event + " __code__ of " + args[0].__name__)
         elif name in ("tb_frame", "gi_frame", "cr_frame", "ag_frame"):
-            by = culprit(frame, NEAR, QUIET)
+            by = find_changed_line(frame, STOP_AT_OTHER_CODE, LIBRARY_READERS)
             if by:
                 finding("frames", by, event + " " + name)
 
@@ -192,88 +211,90 @@ def install(settings: Any) -> None:
         name = value.__code__.co_filename if kind_of(value) is function_kind else ""
         return "/_pytest/" in name or "/pluggy/" in name
 
-    def referents(event: str, args: Any, frame: Any) -> None:
+    def on_referents(event: str, args: Any, frame: Any) -> None:
         if any(is_test_function(one) for one in args):
-            frames(event, args, frame)
+            on_frame_access(event, args, frame)
 
-    def hidden(event: str, args: Any, frame: Any) -> None:
-        by = culprit(frame, PACKAGE)
+    def on_added_hook(event: str, args: Any, frame: Any) -> None:
+        by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
         if by:
             finding("disguise", by, event)
 
-    def compiled(event: str, args: Any, frame: Any) -> None:
+    def on_compile(event: str, args: Any, frame: Any) -> None:
         name = plain(args[1]) if len(args) > 1 else ""
         if event == "code.__new__" and bytecode_of(frame):  # before 3.10 marshal has no event
-            unmarshalled(event, args, frame)
+            on_unmarshal(event, args, frame)
             return
         if not name:
             return
-        by = culprit(frame, NEAR, LOADERS + "parse literal_eval ")
+        by = find_changed_line(frame, STOP_AT_OTHER_CODE, LOADERS + "parse literal_eval ")
         if by:
             if name.startswith(stdlib + "/") or place_of(name) in ("test", "changed", "tool"):
                 finding("disguise", by, event + " as " + name)
-            made.add(name)
+            compiled_names.add(name)
 
     def bytecode_of(frame: Any) -> Any:
-        """Return the file whose bytecode a loader reads; "" if none does."""
-        told = frame.f_locals if frame is not None and place_of(frame.f_code.co_filename) == "tool" else {}
-        return path_of(told.get("bytecode_path") or told.get("fullpath"))
+        """Return the file whose bytecode a loader in ``frame`` reads; "" if it is not a loader."""
+        names = frame.f_locals if frame is not None and place_of(frame.f_code.co_filename) == "tool" else {}
+        return path_of(names.get("bytecode_path") or names.get("fullpath"))
 
-    def unmarshalled(event: str, args: Any, frame: Any) -> None:
+    def on_unmarshal(event: str, args: Any, frame: Any) -> None:
         path = bytecode_of(frame)
         place = place_of(path)
-        if place == "changed":  # what it says of its lines cannot be checked
+        if place == "changed":  # its line numbers cannot be checked
             finding("disguise", (path, 0), "bytecode without its source was loaded")
-        by = culprit(frame, NEAR, "" if place == "foreign" else LOADERS)
+        by = find_changed_line(frame, STOP_AT_OTHER_CODE, "" if place == "foreign" else LOADERS)
         if by:
             finding("disguise", by, event)
 
-    def native(event: str, args: Any, frame: Any) -> None:
+    def on_native(event: str, args: Any, frame: Any) -> None:
         while frame is not None and frame.f_code.co_filename.startswith((here, stdlib + "/ctypes/")):
             frame = frame.f_back
-        by = culprit(frame, NEAR)
+        by = find_changed_line(frame, STOP_AT_OTHER_CODE)
         if by:
             finding("native", by, event.replace(own, ""))
 
-    def interpreter(event: str, args: Any, frame: Any) -> None:
-        by = culprit(frame, PACKAGE)
+    def on_interpreter(event: str, args: Any, frame: Any) -> None:
+        by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
         if by:
-            finding("silent" if OTHERS_ARE_PUBLIC else "disguise", by, "a second interpreter, which has no tripwire")
+            finding(
+                "silent" if INTERPRETERS_ARE_PUBLIC else "disguise", by, "a second interpreter, which has no tripwire"
+            )
 
-    def imported(event: str, args: Any, frame: Any) -> None:
+    def on_import(event: str, args: Any, frame: Any) -> None:
         path = path_of(args[1]) if len(args) > 1 else ""
         if place_of(path) == "changed":
             finding("native", (path, 0), "import of " + path)
         if args[0] == "_ctypes":
-            awaited.append(True)
+            ctypes_not_watched.append(True)
         if f" {plain(args[0])} " in UNWATCHED_MODULES:
-            native("import of " + args[0], args, frame)
+            on_native("import of " + args[0], args, frame)
 
-    def executed(event: str, args: Any, frame: Any) -> None:
-        if not held_from and place_of(args[0].co_filename) in ("changed", "workspace", "test"):
-            held_from.append(True)
+    def on_exec(event: str, args: Any, frame: Any) -> None:
+        if not runner_held and place_of(args[0].co_filename) in ("changed", "workspace", "test"):
+            runner_held.append(True)
             if "_pytest.reports" in modules:
                 watch_phases(modules["_pytest.reports"], own + "phase")
-                observed.append(True)
+                phases_watched.append(True)
             hold()
             if "linecache" in modules:
                 watch_lines(modules["linecache"], own + "lines")
             watch_finalizers(own + "finalizer")
 
-    def process(event: str, args: Any, frame: Any) -> None:
-        by = culprit(frame, PACKAGE)
+    def on_process(event: str, args: Any, frame: Any) -> None:
+        by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
         if by is None:
             return
         words: Any = args[1:2] if event == "subprocess.Popen" else args[:1]
         listed: Any = words[0] if words and kind_of(words[0]) in (list, tuple) else words
         line = " ".join([plain(word) for word in listed])
         alone = any(option in line.split() for option in ("-I", "-S", "-E", "-Es", "-IS"))
-        told = any(word in line for word in (home, report_home, "/proc/", "junit", "test"))
-        if not by[2] or alone or told:  # what a test asks for is often a process
+        names_tests = any(word in line for word in (home, report_home, "/proc/", "junit", "test"))
+        if not by[2] or alone or names_tests:  # a test often asks the package to start a process
             finding("processes", by, event.replace(own, "") + " " + line)
 
-    def locks(event: str, args: Any, frame: Any) -> None:
-        by = culprit(frame, NEAR)
+    def on_lock(event: str, args: Any, frame: Any) -> None:
+        by = find_changed_line(frame, STOP_AT_OTHER_CODE)
         if by and not by[2]:
             finding("locks", by, event)
 
@@ -282,25 +303,25 @@ def install(settings: Any) -> None:
 
     def check(full: bool) -> None:
         check_runner(full)
-        if held_from:
+        if runner_held:
             check_library(full)
 
     handlers: Any = {
-        "object.__getattr__": attribute,
-        "object.__setattr__": attribute,
-        "gc.get_referents": referents,
-        "sys.addaudithook": hidden,
-        "cpython.PyInterpreterState_New": interpreter,
-        "import": imported,
-        "exec": executed,
-        own + "signal": handled,
-        own + "thread": started,
-        own + "exit": started,
-        own + "finalizer": started,
-        own + "fork": process,
-        own + "lines": looked,
-        own + "memory": native,
-        own + "phase": phase,
+        "object.__getattr__": on_attribute,
+        "object.__setattr__": on_attribute,
+        "gc.get_referents": on_referents,
+        "sys.addaudithook": on_added_hook,
+        "cpython.PyInterpreterState_New": on_interpreter,
+        "import": on_import,
+        "exec": on_exec,
+        own + "signal": on_signal_handler,
+        own + "thread": on_started,
+        own + "exit": on_started,
+        own + "finalizer": on_started,
+        own + "fork": on_process,
+        own + "lines": on_linecache_read,
+        own + "memory": on_native,
+        own + "phase": on_phase,
     }
     files = "open os.listdir os.scandir os.rename os.remove os.truncate shutil.copyfile"
     looks = (
@@ -308,16 +329,16 @@ def install(settings: Any) -> None:
         "sys.monitoring.register_callback gc.get_objects gc.get_referrers"
     )
     starts = "subprocess.Popen os.system os.exec os.posix_spawn os.spawn os.kill os.fork os.forkpty"
-    for names, watcher in ((files, opened), (looks, frames), (starts, process)):
+    for names, watcher in ((files, on_file_event), (looks, on_frame_access), (starts, on_process)):
         handlers.update(dict.fromkeys(names.split(), watcher))
-    handlers.update(dict.fromkeys(("marshal.loads", "marshal.load"), unmarshalled))
-    handlers.update(dict.fromkeys(("_thread.start_new_thread", "_thread.start_joinable_thread"), started))
-    handlers.update({"compile": compiled, "code.__new__": compiled, "fcntl.flock": locks, "fcntl.lockf": locks})
-    handlers.update({"ctypes." + name: native for name in MEMORY.split()})
+    handlers.update(dict.fromkeys(("marshal.loads", "marshal.load"), on_unmarshal))
+    handlers.update(dict.fromkeys(("_thread.start_new_thread", "_thread.start_joinable_thread"), on_started))
+    handlers.update({"compile": on_compile, "code.__new__": on_compile, "fcntl.flock": on_lock, "fcntl.lockf": on_lock})
+    handlers.update({"ctypes." + name: on_native for name in MEMORY.split()})
 
     def hook(event: str, args: Any) -> None:
-        if awaited and watch_memory(own + "memory"):
-            awaited.clear()
+        if ctypes_not_watched and watch_memory(own + "memory"):
+            ctypes_not_watched.clear()
         handler = handlers.get(event)
         if handler is None:
             return
@@ -329,10 +350,10 @@ def install(settings: Any) -> None:
         stop_collecting()  # its callbacks would run inside the hook
         try:
             frame = caller()
-            if nested and not intrudes(frame):
+            if nested and not runs_changed_line(frame):
                 return
             counter[0] += 1
-            if counter[0] % EVERY == 0:
+            if counter[0] % EVENTS_BETWEEN_CHECKS == 0:
                 check(full=False)
             handler(event, args, frame)
         except Exception:  # noqa: S110 - an audit hook that raises would change what the tests do
@@ -344,14 +365,14 @@ def install(settings: Any) -> None:
                 collect()
 
     def caller() -> Any:
-        """Return the frame that an event is by; None if there is none, as for a function of C at exit."""
+        """Return the frame that caused an event; None if there is none, for example for a C function at exit."""
         try:
             return getframe(2)
         except ValueError:
             return None
 
-    def intrudes(frame: Any) -> bool:
-        """Return True if a line of the change runs inside the hook, as a signal handler may."""
+    def runs_changed_line(frame: Any) -> bool:
+        """Return True if a line of the change runs inside the hook, for example in a signal handler."""
         while frame is not None and (frame.f_code.co_filename != here or frame.f_code.co_name == "call"):
             if is_changed(frame.f_code.co_filename, frame.f_lineno or 0, True):
                 return True
@@ -379,7 +400,7 @@ def install(settings: Any) -> None:
 
 
 def chain() -> None:
-    """Load the ``sitecustomize`` that this one stands before, and leave no trace on the path of modules."""
+    """Load the ``sitecustomize`` that this one hides, and remove the hook's directory from the module path."""
     own = sys.modules.pop(__name__)
     sys.path[:] = [path for path in sys.path if path != SETTINGS["home"]]
     with suppress(ImportError):
@@ -389,7 +410,7 @@ def chain() -> None:
 
 if __name__ == "sitecustomize":
     try:
-        apart(install)(SETTINGS)
+        with_own_globals(install)(SETTINGS)
     finally:
         chain()
         SETTINGS.clear()

@@ -1,4 +1,4 @@
-"""Find what a change put into the standard library or wrote over; in the sandbox, as part of ``inside``."""
+"""Finds replaced library functions and overwritten test code. Runs in the sandbox, as part of ``inside``."""
 
 import sys
 import time
@@ -6,23 +6,23 @@ from typing import Any
 
 from farm.grading.tripwire.watches import plain, watch_calls
 
-SHARE = 50
-"""One part of so many of the time of the tests may be spent on this."""
+TIME_SHARE_DIVISOR = 50
+"""The checks may take at most 1/50 of the tests' time."""
 SET_BY_PROGRAMS = frozenset({("warnings", "showwarning"), ("os", "environ", "data")})
-"""Parts that the documentation of Python tells programs to replace, and one that holds no function."""
+"""Attributes that Python's documentation lets programs replace, and one that holds no function."""
 
 UNWATCHED_MODULES = (
     " readline ctypes _ctypes _cffi_backend _testcapi _testinternalcapi _xxsubinterpreters _interpreters "
 )
-"""Modules that read files or memory, or run code, without an event for each."""
+"""Modules that read files or memory, or run code, without an audit event each time."""
 MEMORY = "dlopen dlsym string_at wstring_at PyObj_FromPtr call_function cdata cdata/buffer addressof"
-"""Events of ctypes by which code gets at memory."""
-OTHERS_ARE_PUBLIC = sys.version_info >= (3, 14)
-"""True if the library offers second interpreters to programs, so that honest code may make one."""
+"""Events of ctypes for access to memory."""
+INTERPRETERS_ARE_PUBLIC = sys.version_info >= (3, 14)
+"""True if the standard library offers subinterpreters, so that legitimate code may create one."""
 
 
 def watch_memory(event: str) -> bool:
-    """Report each use of the functions of ctypes that have no event; return False as long as they are not there."""
+    """Report each call of the ctypes functions without an event; return False until ctypes is imported."""
     module: Any = sys.modules.get("ctypes")
     if not hasattr(module, "_cast"):
         return False
@@ -32,20 +32,24 @@ def watch_memory(event: str) -> bool:
 
 
 def follow_library(stdlib: str, of_change: Any, finding: Any) -> Any:
-    """Return a function that finds functions of the change in modules and classes of the library and in ``os.environ``.
+    """Return a function that finds functions of the change in the standard library's modules and classes.
 
-    ``of_change`` gives the line of the change that made a value. Without ``full`` the function does nothing if it took
-    more than its share of the time.
+    It also checks ``os.environ``. ``of_change`` returns the line of the change that created a value. Without ``full``
+    the function does nothing if it has used more than its share of the time.
     """
     modules, kind_of, entries_of, clock = sys.modules, type, vars, time.perf_counter
     function_kind = type(follow_library)
     built_in = frozenset(sys.builtin_module_names) - {"sys", "builtins"}
     samples: Any = ("", b"", 0, 0.0, True, None, (), [], {}, set(), frozenset(), sys, len, str.join, str, int.real)
-    dull = {type(one) for one in samples} | {type(object.__init__), type(dict.fromkeys), type(vars(str)["maketrans"])}
-    dull -= {type}
+    ignored_kinds = {type(one) for one in samples} | {
+        type(object.__init__),
+        type(dict.fromkeys),
+        type(vars(str)["maketrans"]),
+    }
+    ignored_kinds -= {type}
     slots = type(vars(Slotted)["slot"])
     clean: Any = set()
-    spent, begun = [0.0], clock()
+    spent, started = [0.0], clock()
 
     def is_library(name: Any, module: Any) -> bool:
         if name in built_in:
@@ -55,7 +59,7 @@ def follow_library(stdlib: str, of_change: Any, finding: Any) -> Any:
         return path.startswith(stdlib + "/") and "-packages/" not in path and head != "unittest"
 
     def is_own(value: Any) -> bool:
-        """Return True for a function of the library that holds no other."""
+        """Return True for a function of the standard library without a closure."""
         if kind_of(value) is not function_kind or value.__closure__:
             return False
         name = value.__code__.co_filename
@@ -63,78 +67,79 @@ def follow_library(stdlib: str, of_change: Any, finding: Any) -> Any:
             clean.add(name)
         return name in clean
 
-    def look_at(key: Any, value: Any) -> None:
+    def check_value(key: Any, value: Any) -> None:
         kind = kind_of(value)
-        if kind in dull or kind is slots or is_own(value) or key in SET_BY_PROGRAMS:
+        if kind in ignored_kinds or kind is slots or is_own(value) or key in SET_BY_PROGRAMS:
             return
         by = of_change(value)
         if by:
             finding("library", by, ".".join(key) + " was replaced")
 
-    def look_over() -> None:
+    def check_all_values() -> None:
         libraries = {name for name, module in list(modules.items()) if is_library(name, module)}
         for name in libraries:
             for key, value in list(entries_of(modules[name]).items() if name in modules else ()):
                 if type not in kind_of(value).__mro__:
-                    look_at((name, key), value)
+                    check_value((name, key), value)
                 elif plain(entries_of(value).get("__module__")) == name:
                     for inner, method in list(entries_of(value).items()):
-                        look_at((name, key, inner), method)
+                        check_value((name, key, inner), method)
                 elif plain(entries_of(value).get("__module__")) not in libraries:
-                    look_at((name, key), value)
+                    check_value((name, key), value)
         for key, value in list(entries_of(entries_of(modules["os"])["environ"]).items()):
-            look_at(("os", "environ", key), value)
+            check_value(("os", "environ", key), value)
 
     def check_library(full: bool) -> None:
         now = clock()
-        if full or spent[0] * SHARE <= now - begun:
-            look_over()
+        if full or spent[0] * TIME_SHARE_DIVISOR <= now - started:
+            check_all_values()
             spent[0] += clock() - now
 
     return check_library
 
 
-PARTS = ("co_exceptiontable", "co_consts", "co_names", "co_filename", "co_name")
-"""Parts of a code object that stay the same objects; the first leads an exception to its handler."""
+CODE_PARTS = ("co_exceptiontable", "co_consts", "co_names", "co_filename", "co_name")
+"""Attributes of a code object that stay the same objects; the first maps exceptions to their handlers."""
 
 
-def instructions() -> Any:
-    """Yield for each opcode the one that it specializes, and the length of its cache; None for one of a debugger."""
+def instruction_table() -> Any:
+    """Yield for each opcode its unspecialized opcode and the length of its cache; None for opcodes of a debugger."""
     dis: Any = __import__("dis")
     numbers, caches = dis._all_opmap, dis._inline_cache_entries
     names = {number: name for name, number in numbers.items()}
     for number in range(256):
         base = dis.deoptmap.get(names.get(number, ""), names.get(number, ""))
-        known = base in numbers and not base.startswith(("INSTRUMENTED", "ENTER_EXECUTOR"))
+        entry = base in numbers and not base.startswith(("INSTRUMENTED", "ENTER_EXECUTOR"))
         length = caches.get(base, 0) if type(caches) is dict else caches[numbers.get(base, 0)]
-        yield (numbers[base], length) if known else None
+        yield (numbers[base], length) if entry else None
 
 
 def follow_tests(of_change: Any, finding: Any) -> Any:
-    """Return a function that is called after each phase of a test and finds code of it that was written over.
+    """Return a function that is called after each phase of a test and finds overwritten code of the test.
 
-    Code that can write into memory causes no event when it makes a test return at once. pytest drops ``sys.last_type``
-    and its like before each test, so an object of the change there learns when a test begins.
+    Code that writes into memory can make a test return at once without causing an event. pytest deletes
+    ``sys.last_type`` and similar attributes before each test, so an object of the change in one of them would be
+    notified when a test begins.
     """
     entries_of, kind_of, system = vars, type, sys.__dict__
     function_kind = type(follow_tests)
-    kept: Any = {}  # by the identity of a code object: its words at first sight, and itself
-    table: Any = []  # by opcode: the one that it specializes, and the number of words behind it that hold a cache
+    first_versions: Any = {}  # identity of a code object → its instructions and parts at the first check, and itself
+    table: Any = []  # opcode → its unspecialized opcode, and the number of cache words behind it
 
-    def words_of(code: Any) -> Any:
-        """Return the instructions as they were compiled, from those that run; None if they cannot be told."""
+    def compiled_words(code: Any) -> Any:
+        """Return the instructions as they were compiled, from those that run; None if they cannot be derived."""
         running = getattr(code, "_co_code_adaptive", None)
         if running is None:
             return bytes(bytearray(code.co_code))  # a copy
         if not table:
-            table.extend(instructions())
+            table.extend(instruction_table())
         words, at = bytearray(), 0
         while at < len(running):
-            known = table[running[at]]
-            if known is None:
+            entry = table[running[at]]
+            if entry is None:
                 return None
-            words += bytes((known[0], running[at + 1]))
-            at += 2 + 2 * known[1]
+            words += bytes((entry[0], running[at + 1]))
+            at += 2 + 2 * entry[1]
         return bytes(words)
 
     def check_test(item: Any) -> None:
@@ -142,8 +147,8 @@ def follow_tests(of_change: Any, finding: Any) -> Any:
         function = getattr(function, "__func__", function) if kind_of(function) is not function_kind else function
         if kind_of(function) is function_kind:
             code = function.__code__
-            words, parts = words_of(code), [getattr(code, name, None) for name in PARTS]
-            first, first_parts, _ = kept.setdefault(id(code), (words, parts, code))
+            words, parts = compiled_words(code), [getattr(code, name, None) for name in CODE_PARTS]
+            first, first_parts, _ = first_versions.setdefault(id(code), (words, parts, code))
             differ = words is not None and first is not None and words != first
             pairs = zip(parts, first_parts)  # noqa: B905 - Pythons before 3.10 know no other
             if differ or any(one is not other for one, other in pairs):
@@ -156,11 +161,11 @@ def follow_tests(of_change: Any, finding: Any) -> Any:
     return check_test
 
 
-def apart(function: Any) -> Any:
-    """Return a function of this module with a copy of the globals, in which each function has that copy too.
+def with_own_globals(function: Any) -> Any:
+    """Return a function of this module that uses a copy of the globals, in which each function uses that copy too.
 
-    Code under test reads the globals of the functions that it calls. Those stand in for other modules' and are made by
-    functions named ``watch_``, which keep the globals of this module.
+    Code under test can read the globals of the functions that it calls. These are the wrappers of other modules'
+    functions; functions with names that begin with ``watch_`` create them and keep the globals of this module.
     """
     names = dict(globals())
     for name, value in names.copy().items():
@@ -170,6 +175,6 @@ def apart(function: Any) -> Any:
 
 
 class Slotted:
-    """Has a slot, whose kind is of use."""
+    """A class with a slot, whose type is needed."""
 
     __slots__ = ("slot",)

@@ -1,12 +1,12 @@
-"""Watch what lines of a change do while tests run, by Python's audit hooks (PEP 578).
+"""Monitoring of the lines of a change while tests run, by Python's audit hooks (PEP 578).
 
-The hook is loaded before anything of the workspace and cannot be removed. It writes each finding at once into a FIFO;
-a process of the grader's own reads that and hands it on to the host, so nothing that the tests do later can take a
-finding back. Decoy tests show that results are false, the tripwire shows how they were made: neither depends on the
-other.
+The hook is loaded before any code of the workspace and cannot be removed. It writes each finding at once into a FIFO. A
+process of the grader reads the FIFO and passes the lines to the host, so the tests cannot withdraw a finding later.
+Decoy tests show that results are forged and the tripwire shows how; neither depends on the other.
 
-Findings of ``CERTAIN`` have no honest purpose in a package under test and make a verdict 0. The others are flags for
-rule documents, because some honest packages do the same: loggers read frames, wrappers start processes.
+Findings of a kind in ``CERTAIN`` have no legitimate purpose in a package under test and make the verdict 0. The others
+are flags for rule documents, because some legitimate packages do the same: loggers read frames, wrappers start
+processes.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from farm.grading.diff.patch import MAX_SHOWN_BYTES
 from farm.grading.verdict import Verdict, discredit
 from sandboxes.interface import ExecResult, Sandbox
 
-MODULES = ("watches", "channel", "lines", "library", "inside")
-"""What makes up the hook, in this order."""
+HOOK_MODULES = ("watches", "channel", "lines", "library", "inside")
+"""The modules whose source is concatenated to the hook, in this order."""
 SHELL = ("/.farm/bin/bash", "-c")
 BUSYBOX = "/.farm/bin/busybox"
 PREFIX = "audit_"
@@ -34,21 +34,21 @@ CERTAIN = frozenset({"test_files", "test_code", "runner", "report", "disguise"})
 UNCERTAIN = frozenset({"frames", "native", "library", "processes", "locks", "silent"})
 UNWATCHED = "unwatched"
 """The component that is 1 if no process of the test command loaded the tripwire."""
-MOST_LINES = 100
-"""Lines of one kind of finding that are kept."""
-MOST_PROCESSES = 2000
-"""Processes whose beginning and end are kept."""
+MAX_LINES_PER_KIND = 100
+"""Maximum lines of one kind of finding that are kept."""
+MAX_PROCESSES = 2000
+"""Maximum processes whose start and end are recorded."""
 READ_BYTES = 4 * 1024 * 1024
-"""More than all lines that are kept."""
-MOST_EVIDENCE = 20
-MOST_PARSED = 256 * 1024
+"""Output limit of the reader; larger than all lines that are kept."""
+MAX_EVIDENCE_LINES = 20
+MAX_PARSED_BYTES = 256 * 1024
 DRAIN_S = 20.0
-DRAINS = 20
+MAX_DRAIN_ATTEMPTS = 20
 _PREPARE = """\
 for _ in {{1..2000}}; do [ -e {ready} ] && break; {busybox} usleep 2000; done
 export PYTHONPATH={home}"${{PYTHONPATH:+:$PYTHONPATH}}"
 """
-"""Bash, run before the test command: the command waits for the reader of findings."""
+"""Bash code that runs before the test command and waits until the reader of findings is ready."""
 _READER = """\
 export LC_ALL=C
 {busybox} mkfifo {fifo} && exec 0<>{fifo} && : > {ready} && read -r end < {stop}
@@ -66,7 +66,7 @@ while IFS= read -r -n 4096 line && [ "$line" != "$end" ]; do
 done
 echo "$nonce closed"
 """
-HABITS: Mapping[str, re.Pattern[bytes]] = {
+PRIOR_USES: Mapping[str, re.Pattern[bytes]] = {
     "frames": re.compile(
         rb"_getframe|currentframe|(tb|gi|cr)_frame|\binspect\b|\btraceback\b|\bgc\b|settrace|setprofile|/proc/"
     ),
@@ -78,97 +78,104 @@ HABITS: Mapping[str, re.Pattern[bytes]] = {
     "processes": re.compile(rb"\b(subprocess|Popen|os\.(popen|system|fork|spawn\w*|exec\w+|kill\w*))\b"),
     "locks": re.compile(rb"\bfcntl\b"),
 }
-"""By finding, what a function holds that honestly does the same: if it held that before the change, a finding in it
-does not count. The lines of a module outside its functions, but for imports, stand for one function."""
-Ranges = tuple[tuple[int, int], ...]
-"""Lines, from 1, first and last of each range."""
+"""Kind of finding → pattern of code that legitimately causes it.
+
+A finding does not count in a function that matched before the change. The lines of a module outside its functions,
+without imports, count as one function.
+"""
+LineRanges = tuple[tuple[int, int], ...]
+"""The first and last line of each range, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedLines:
-    """How a change alters a file. ``lines``: added or altered ones; None: all. ``habits``: by finding, lines in which
-    it does not count."""
+    """The lines of a file that a change adds or alters (``lines``; None means all).
 
-    lines: Ranges | None = None
-    habits: Mapping[str, Ranges] = field(default_factory=dict)
+    ``prior_uses``: kind of finding → lines in which it does not count.
+    """
+
+    lines: LineRanges | None = None
+    prior_uses: Mapping[str, LineRanges] = field(default_factory=dict)
 
 
 def touched_files(change: Change, read_old: Callable[[str], FileChange | None]) -> Mapping[str, ChangedLines]:
-    """Return what ``change`` does to each file that it writes. ``read_old`` gives a pristine file or None."""
-    allowance = ComparisonBudget()
+    """Return the changed lines of each file that ``change`` writes. ``read_old`` returns a pristine file or None."""
+    budget = ComparisonBudget()
     return {
-        file.path: _touched(read_old(file.path), file, allowance)
+        file.path: _changed_lines(read_old(file.path), file, budget)
         for file in change.files
         if file.kind is not ChangeKind.DELETE
     }
 
 
-def _touched(old: FileChange | None, new: FileChange, allowance: ComparisonBudget) -> ChangedLines:
+def _changed_lines(old: FileChange | None, new: FileChange, budget: ComparisonBudget) -> ChangedLines:
     if old is None or old.kind is not new.kind or not new.path.endswith((".py", ".pyi")):
         return ChangedLines()
-    habits = find_habits(old.content, new.content)
+    prior_uses = find_prior_uses(old.content, new.content)
     if max(len(old.content), len(new.content)) > MAX_SHOWN_BYTES or b"\0" in old.content + new.content:
-        return ChangedLines(None, habits)
+        return ChangedLines(None, prior_uses)
     before, after = (_split(file.content.decode(errors="replace")) for file in (old, new))
-    edits = find_edits(before, after, allowance)
+    edits = find_edits(before, after, budget)
     return ChangedLines(
-        tuple((edit.new_from + 1, edit.new_to) for edit in edits if edit.new_to > edit.new_from), habits
+        tuple((edit.new_from + 1, edit.new_to) for edit in edits if edit.new_to > edit.new_from), prior_uses
     )
 
 
-def find_habits(old: bytes, new: bytes) -> Mapping[str, Ranges]:
-    """Return the lines of ``new`` in functions that held a habit in ``old``; none if either is no Python of this
-    version or has more than ``MOST_PARSED`` bytes."""
-    if not any(pattern.search(old) for pattern in HABITS.values()) or max(len(old), len(new)) > MOST_PARSED:
+def find_prior_uses(old: bytes, new: bytes) -> Mapping[str, LineRanges]:
+    """Return, by kind of finding, the lines of ``new`` in functions that match its ``PRIOR_USES`` pattern in ``old``.
+
+    Return none if a text cannot be parsed by this Python or has more than ``MAX_PARSED_BYTES`` bytes.
+    """
+    if not any(pattern.search(old) for pattern in PRIOR_USES.values()) or max(len(old), len(new)) > MAX_PARSED_BYTES:
         return {}
     before, after = _functions(old), _functions(new)
-    held = {name: [kind for kind, one in HABITS.items() if one.search(text)] for name, (text, _) in before.items()}
-    found: dict[str, list[tuple[int, int]]] = {}
+    used = {name: [kind for kind, one in PRIOR_USES.items() if one.search(text)] for name, (text, _) in before.items()}
+    lines: dict[str, list[tuple[int, int]]] = {}
     for name, (_, ranges) in after.items():
-        for kind in held.get(name, ()):
-            found.setdefault(kind, []).extend(ranges)
-    return {kind: tuple(ranges) for kind, ranges in found.items()}
+        for kind in used.get(name, ()):
+            lines.setdefault(kind, []).extend(ranges)
+    return {kind: tuple(ranges) for kind, ranges in lines.items()}
 
 
 def _functions(source: bytes) -> Mapping[str, tuple[bytes, list[tuple[int, int]]]]:
-    """Return the text and lines of each function by name; "" stands for what is outside them and imports nothing."""
+    """Return the text and line ranges of each function by name; "" is the code outside functions, without imports."""
     module = parse_tests(source)
     if module is None:
         return {}
     lines = source.split(b"\n")
     inside: set[int] = set()
-    found: dict[str, tuple[bytes, list[tuple[int, int]]]] = {}
+    by_name: dict[str, tuple[bytes, list[tuple[int, int]]]] = {}
     for name, function, _ in functions(module.body):
         first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
         last = function.end_lineno or first
         inside |= set(range(first, last + 1))
-        text, ranges = found.get(name, (b"", []))
-        found[name] = text + b"\n".join(lines[first - 1 : last]), [*ranges, (first, last)]
+        text, ranges = by_name.get(name, (b"", []))
+        by_name[name] = text + b"\n".join(lines[first - 1 : last]), [*ranges, (first, last)]
     outside = [at for at in range(1, len(lines) + 1) if at not in inside]
-    told = [lines[at - 1] for at in outside if not re.match(rb"\s*(from\s+\S+\s+)?import\b", lines[at - 1])]
-    return {**found, "": (b"\n".join(told), [(at, at) for at in outside])}
+    statements = [lines[at - 1] for at in outside if not re.match(rb"\s*(from\s+\S+\s+)?import\b", lines[at - 1])]
+    return {**by_name, "": (b"\n".join(statements), [(at, at) for at in outside])}
 
 
 def _split(text: str) -> list[str]:
-    """Return lines as Python counts them."""
+    """Split a text into the lines that Python counts."""
     return re.split(r"\r\n|\r|\n", text)
 
 
 @dataclass(frozen=True, slots=True)
 class Tripwire:
-    """The hook for one test command.
-
-    ``home`` is the directory of its files, ``changed`` the touched files by absolute path, ``tests`` the test files of
-    the farm's and ``holders`` those of them that are run, ``report`` the path of the report.
-    """
+    """The hook for one test command. All paths are absolute paths in the sandbox."""
 
     home: str
+    """The directory of the hook's files."""
     nonce: str
     workspace: str
     report: str
     changed: Mapping[str, ChangedLines]
+    """The files that the change writes, without test files of the farm."""
     tests: Sequence[str]
-    holders: Sequence[str]
+    """The test files that the farm writes."""
+    run_tests: Sequence[str]
+    """The test files that the command runs."""
 
     @property
     def _fifo(self) -> str:
@@ -188,7 +195,7 @@ class Tripwire:
 
     @property
     def programs(self) -> Mapping[str, bytes]:
-        """Files that the command needs, by path."""
+        """The files, by path, that the command needs."""
         settings = {
             "home": self.home,
             "fifo": self._fifo,
@@ -196,11 +203,11 @@ class Tripwire:
             "report": self.report,
             "workspace": self.workspace,
             "changed": {path: touched.lines for path, touched in self.changed.items()},
-            "excused": {path: dict(touched.habits) for path, touched in self.changed.items()},
+            "excused": {path: dict(touched.prior_uses) for path, touched in self.changed.items()},
             "tests": list(self.tests),
-            "holders": list(self.holders),
+            "holders": list(self.run_tests),
         }
-        text = "".join(Path(__file__).with_name(f"{name}.py").read_text() for name in MODULES)
+        text = "".join(Path(__file__).with_name(f"{name}.py").read_text() for name in HOOK_MODULES)
         text = re.sub(r"from farm\.grading\.tripwire\.\w+ import (\([^)]*\)|.*)\n", "", text)
         text = text.replace("SETTINGS: Any = None\n", f"SETTINGS: Any = {settings!r}\n", 1)
         return {
@@ -210,23 +217,23 @@ class Tripwire:
         }
 
     def around(self, command: str) -> str:
-        """Return ``command`` so that each Python process of it loads the hook once the reader waits."""
+        """Return ``command`` so that it waits for the reader and its Python processes load the hook."""
         command = re.sub(r"\bPYTHONPATH=(?!\$|\"\$)", f"PYTHONPATH={self.home}:", command)
         return f". {self._prepare} 2> {self.home}/said\n{command}"
 
     async def watch(
         self, sandbox: Sandbox, run: Callable[[], Awaitable[ExecResult]], limit_s: float
     ) -> tuple[ExecResult, "TripwireOutput"]:
-        """Return the result of ``run``, which takes ``limit_s`` at most, and what the hook wrote meanwhile.
+        """Return the result of ``run``, which takes at most ``limit_s``, and the hook's output.
 
-        The caller ends all processes.
+        The caller must end all processes of the sandbox afterwards.
         """
         reader = asyncio.create_task(self._read(sandbox, limit_s + 2 * DRAIN_S))
         try:
             result = await run()
-            for _ in range(DRAINS):  # a process of the tests may read the end away
+            for _ in range(MAX_DRAIN_ATTEMPTS):  # a test process may read the end marker from the FIFO
                 await sandbox.exec((*SHELL, f"echo '{self.nonce} end' 1<>{self._fifo}"), timeout_s=DRAIN_S)
-                done, _ = await asyncio.wait({reader}, timeout=DRAIN_S / DRAINS)
+                done, _ = await asyncio.wait({reader}, timeout=DRAIN_S / MAX_DRAIN_ATTEMPTS)
                 if done:
                     return result, TripwireOutput(reader.result() if reader.exception() is None else None)
             return result, TripwireOutput(None, stopped=True)
@@ -237,10 +244,10 @@ class Tripwire:
 
     @property
     def reader(self) -> str:
-        """The script that makes the FIFO and prints the hook's lines from it, until a line says that this is the end.
+        """The script that creates the FIFO and prints the hook's lines from it until the end marker.
 
-        Lines without the nonce are passed over, and so are those of a kind beyond ``MOST_LINES``: what code under test
-        writes into the FIFO leaves room for a finding of every kind.
+        It skips lines without the nonce and, of each kind, lines beyond ``MAX_LINES_PER_KIND``, so that the code under
+        test cannot displace findings by writing into the FIFO.
         """
         return _READER.format(
             busybox=BUSYBOX,
@@ -248,8 +255,8 @@ class Tripwire:
             ready=self._ready,
             stop=self._stop,
             findings="|".join(sorted(CERTAIN | UNCERTAIN)),
-            most=MOST_LINES,
-            others=MOST_PROCESSES,
+            most=MAX_LINES_PER_KIND,
+            others=MAX_PROCESSES,
         )
 
     async def _read(self, sandbox: Sandbox, timeout_s: float) -> ExecResult:
@@ -262,22 +269,28 @@ def make_tripwire(
     workspace: str,
     changed: Mapping[str, ChangedLines],
     tests: Sequence[str],
-    holders: Sequence[str],
+    run_tests: Sequence[str],
     rng: random.Random,
 ) -> Tripwire:
-    """Return a tripwire whose directory and nonce are random. Paths are relative to ``workspace``."""
+    """Return a tripwire with a random directory and nonce.
+
+    Paths in ``changed``, ``tests`` and ``run_tests`` are relative to ``workspace``.
+    """
     name, nonce = (f"{rng.getrandbits(64):016x}" for _ in range(2))
 
     def absolute(paths: Sequence[str]) -> list[str]:
         return [f"{workspace}/{path}" for path in paths]
 
-    lines = {f"{workspace}/{path}": found for path, found in changed.items() if path not in tests}
-    return Tripwire(f"/tmp/{name}", nonce, workspace, report, lines, absolute(tests), absolute(holders))
+    lines = {f"{workspace}/{path}": touched for path, touched in changed.items() if path not in tests}
+    return Tripwire(f"/tmp/{name}", nonce, workspace, report, lines, absolute(tests), absolute(run_tests))
 
 
 @dataclass(frozen=True, slots=True)
 class TripwireOutput:
-    """What the process that reads the hook's findings wrote; None if it could not run. ``stopped``: it did not end."""
+    """The output of the process that reads the hook's findings; None if it could not run.
+
+    ``stopped``: the process did not end by itself.
+    """
 
     output: ExecResult | None = None
     stopped: bool = False
@@ -285,80 +298,106 @@ class TripwireOutput:
 
 @dataclass(frozen=True, slots=True)
 class TripwireFindings:
-    """The report of a tripwire. ``evidence``: one line for each finding; ``certain``: the first that settles."""
+    """The findings of a tripwire. ``evidence``: one line per finding; ``certain``: the first of a ``CERTAIN`` kind."""
 
     components: Mapping[str, float]
     evidence: tuple[str, ...] = ()
     certain: str | None = None
 
     def on(self, verdict: Verdict, verifier: Verifier) -> Verdict:
-        """Return ``verdict`` with these findings: no test earns anything if one of them is certain."""
-        found = replace(verdict, components={**verdict.components, **self.components})
+        """Return ``verdict`` with these findings; a certain one removes the credit for all tests."""
+        updated = replace(verdict, components={**verdict.components, **self.components})
         if self.certain is None or verdict.tampered:
-            return found
-        return discredit(verifier, found, f"the change tampers with the tests: {self.certain}")
+            return updated
+        return discredit(verifier, updated, f"the change tampers with the tests: {self.certain}")
 
 
-def judge(tripwire: Tripwire, reported: TripwireOutput, report: bytes | None) -> TripwireFindings:
-    """Read what a tripwire wrote. ``report`` is what the tests' report holds; None: there is none, so a process that
-    said no goodbye may have crashed."""
+@dataclass(slots=True)
+class _HookLog:
+    """The hook's lines, read one by one."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    evidence: list[str] = field(default_factory=list)
+    certain: str | None = None
+    watched: bool = False
+    """True if a process loaded the hook."""
+    main_processes: set[str] = field(default_factory=set)
+    """Processes with the report's path on their command line."""
+    ended_processes: set[str] = field(default_factory=set)
+    lines_by_process: Counter[str] = field(default_factory=Counter)
+    lines_lost: bool = False
+    """True if a process wrote more lines than the log has."""
+    failures_counted: int | None = None
+    """Failed tests by the count of the test runner."""
+    phases_raised: int = 0
+
+    def add_finding(self, kind: str, line: str) -> None:
+        self.kinds[kind] += 1
+        if len(self.evidence) < MAX_EVIDENCE_LINES:
+            self.evidence.append(line)
+        if kind in CERTAIN and self.certain is None:
+            self.certain = line
+
+    def add_line(self, tripwire: Tripwire, line: str) -> None:
+        """Read one line; skip it unless it has the tripwire's nonce."""
+        parts = line.split("\t")
+        if len(parts) != 6 or parts[0] != tripwire.nonce:
+            return
+        _, process, kind, path, number, what = parts
+        self.lines_by_process[process] += 1
+        if kind == "hello":
+            self.watched = True
+            self.main_processes |= {process} if what == "main" else set()
+        elif kind == "goodbye":
+            self.ended_processes.add(process)
+            self.lines_lost |= what != str(self.lines_by_process[process])
+        elif kind == "results":
+            self.failures_counted = int(what) if what.isascii() and what.isdigit() else self.failures_counted
+        elif kind == "raised":
+            self.phases_raised = int(what) if what.isascii() and what.isdigit() else self.phases_raised
+        elif kind in CERTAIN | UNCERTAIN:
+            relative = path.removeprefix(f"{tripwire.workspace}/")
+            self.add_finding(kind, f"{relative}:{number}: while tests ran: {what}")
+
+    def compare_with_report(self, report: bytes) -> None:
+        """Add a finding if the report's failures differ from the counts of the test runner and the hook."""
+        shown = sum(1 for _ in re.finditer(rb"<(?:failure|error)\b", report))
+        if self.failures_counted is not None and self.failures_counted != shown:
+            self.add_finding(
+                "report", f"the report shows {shown} failures, and the test runner counted {self.failures_counted}"
+            )
+        phases = sum(1 for _ in re.finditer(rb"<(?:failure|error|skipped)\b", report))
+        if self.phases_raised > phases:
+            raised = self.phases_raised
+            self.add_finding(
+                "report", f"the report shows {phases} phases of tests that did not pass, and {raised} raised"
+            )
+
+
+def read_findings(tripwire: Tripwire, reported: TripwireOutput, report: bytes | None) -> TripwireFindings:
+    """Return the findings in a tripwire's output.
+
+    ``report``: the content of the test report, or None if there is none. Without a report a process may have crashed,
+    so it does not have to report its end.
+    """
     output = reported.output
     capture = None if output is None else output.stdout
     text = b"" if capture is None else capture.head + b"\n" + capture.tail
-    kinds: Counter[str] = Counter()
-    evidence: list[str] = []
-    certain: str | None = None
-    mains: set[str] = set()
-    ended: set[str] = set()
-    counted: int | None = None
-    raised = 0
-    watched = False
-    rows: Counter[str] = Counter()
-    lost = False
-
-    def note(kind: str, line: str) -> None:
-        nonlocal certain
-        kinds[kind] += 1
-        if len(evidence) < MOST_EVIDENCE:
-            evidence.append(line)
-        if kind in CERTAIN and certain is None:
-            certain = line
-
-    for row in text.decode(errors="replace").split("\n"):
-        parts = row.split("\t")
-        if len(parts) != 6 or parts[0] != tripwire.nonce:
-            continue
-        _, process, kind, path, number, what = parts
-        rows[process] += 1
-        if kind == "hello":
-            watched = True
-            mains |= {process} if what == "main" else set()
-        elif kind == "goodbye":
-            ended.add(process)
-            lost |= what != str(rows[process])
-        elif kind == "results":
-            counted = int(what) if what.isascii() and what.isdigit() else counted
-        elif kind == "raised":
-            raised = int(what) if what.isascii() and what.isdigit() else raised
-        elif kind in CERTAIN | UNCERTAIN:
-            where = path.removeprefix(f"{tripwire.workspace}/")
-            note(kind, f"{where}:{number}: while tests ran: {what}")
-    if lost:
-        note("silent", "lines that the tests report of themselves were taken away")
-    if reported.stopped or (output is not None and watched and not _is_closed(tripwire, output)):
-        note("silent", "the process that reads what the tests report of themselves was stopped")
+    log = _HookLog()
+    for line in text.decode(errors="replace").split("\n"):
+        log.add_line(tripwire, line)
+    if log.lines_lost:
+        log.add_finding("silent", "lines that the tests report of themselves were taken away")
+    if reported.stopped or (output is not None and log.watched and not _is_closed(tripwire, output)):
+        log.add_finding("silent", "the process that reads what the tests report of themselves was stopped")
     if report is not None:
-        shown = sum(1 for _ in re.finditer(rb"<(?:failure|error)\b", report))
-        if counted is not None and counted != shown:
-            note("report", f"the report shows {shown} failures, and the test runner counted {counted}")
-        phases = sum(1 for _ in re.finditer(rb"<(?:failure|error|skipped)\b", report))
-        if raised > phases:
-            note("report", f"the report shows {phases} phases of tests that did not pass, and {raised} raised")
-        cut = capture is not None and not capture.whole
-        if watched and (cut or not mains & ended):
-            note("silent", "the process that runs the tests did not report its end")
-    components = {f"{PREFIX}{kind}": float(kinds[kind]) for kind in sorted(CERTAIN | UNCERTAIN)}
-    return TripwireFindings({**components, **({} if watched else {UNWATCHED: 1.0})}, tuple(evidence), certain)
+        log.compare_with_report(report)
+        truncated = capture is not None and not capture.whole
+        if log.watched and (truncated or not log.main_processes & log.ended_processes):
+            log.add_finding("silent", "the process that runs the tests did not report its end")
+    components = {f"{PREFIX}{kind}": float(log.kinds[kind]) for kind in sorted(CERTAIN | UNCERTAIN)}
+    unwatched = {} if log.watched else {UNWATCHED: 1.0}
+    return TripwireFindings({**components, **unwatched}, tuple(log.evidence), log.certain)
 
 
 def _is_closed(tripwire: Tripwire, output: ExecResult) -> bool:
@@ -366,16 +405,16 @@ def _is_closed(tripwire: Tripwire, output: ExecResult) -> bool:
     return end.endswith(f"{tripwire.nonce} closed\n".encode())
 
 
-NOTHING = TripwireFindings({})
+NO_FINDINGS = TripwireFindings({})
 
 
 def keep_findings(first: Verdict, last: Verdict) -> Verdict:
-    """Return ``last`` with what the tripwire found when the tests ran for ``first``."""
+    """Return ``last`` with the tripwire's findings of the run of ``first`` added."""
     names = [f"{PREFIX}{kind}" for kind in (*CERTAIN, *UNCERTAIN)]
-    found = {
+    counts = {
         name: max(verdict.components.get(name, 0.0) for verdict in (first, last))
         for name in names
         if name in first.components or name in last.components
     }
     screened = tuple(dict.fromkeys((*first.screened, *last.screened)))
-    return replace(last, components={**last.components, **found}, screened=screened)
+    return replace(last, components={**last.components, **counts}, screened=screened)

@@ -1,4 +1,4 @@
-"""Watches of the tripwire beside the events of Python; they run in the sandbox, as part of ``inside``."""
+"""Checks and events that the tripwire adds to Python's audit events. Runs in the sandbox, as part of ``inside``."""
 
 import gc
 import sys
@@ -8,28 +8,28 @@ BUILTINS = " __import__ all any compile eval exec getattr isinstance len open re
 """The builtins that a test runner or an assertion depends on."""
 
 OVERRIDDEN = ("test", "run", "debug", "_call", "__call__", "assert", "fail", "setUp", "tearDown", "setup", "teardown")
-"""How the names of methods begin that decide what a test does."""
+"""Prefixes of the names of methods that decide what a test does."""
 
 
 class BoundMethod:
-    """Has a method, whose kind is of use."""
+    """A class with a method, whose type is needed."""
 
     def method(self) -> None: ...
 
 
 def plain(value: Any) -> str:
-    """Return a text as it is, and "" for every other object: its methods would run inside the hook."""
+    """Return a string unchanged, and "" for any other object, because its methods would run inside the hook."""
     if type(value) is bytes:
         return bytes.decode(value, "utf-8", "replace")
     return value if type(value) is str else ""
 
 
 OBSERVED = "from_item_and_call"
-"""The method of pytest that makes the report of a phase of a test."""
+"""The method of pytest that creates the report of a phase of a test."""
 
 
 def watch_phases(reports: Any, event: str) -> None:
-    """Report each phase of a test of pytest's as an event: its id, the phase, whether it raised, and the test."""
+    """Report each phase of a pytest test as an event with the test's id, the phase, whether it raised, and the test."""
     kind, audit = reports.TestReport, sys.audit
     make = vars(kind)[OBSERVED].__func__
 
@@ -41,15 +41,18 @@ def watch_phases(reports: Any, event: str) -> None:
 
 
 def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tests: Any) -> Any:
-    """Return three functions: ``hold`` keeps what the test runner's functions are, ``check`` finds what replaced them,
-    and ``of_change`` gives the line of the change that made a value."""
+    """Return the functions ``hold``, ``check`` and ``of_change``.
+
+    ``hold`` records the test runner's functions, ``check`` finds replacements of them, and ``of_change`` returns the
+    line of the change that created a value.
+    """
     all_objects, modules, kind_of, entries_of = gc.get_objects, sys.modules, type, vars
     function_kind = type(follow_runner)
     bound_kind = type(BoundMethod().method)
     partials: Any = []
     caches: Any = []
-    held: Any = {}  # functions of the runner, as they were before code of the workspace ran
-    held_modules: Any = set()
+    originals: Any = {}  # functions of the runner, as they were before code of the workspace ran
+    original_modules: Any = set()
 
     def code_of(value: Any) -> Any:
         for _ in range(4):
@@ -67,15 +70,15 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
         if is_class(value):
             value = next((one for one in entries_of(value).values() if kind_of(one) is function_kind), None)
         elif kind_of(value) is not function_kind:
-            found = (entries_of(kind).get("__call__") for kind in kind_of(value).__mro__)
-            value = next((one for one in found if one is not None), None)
+            candidates = (entries_of(kind).get("__call__") for kind in kind_of(value).__mro__)
+            value = next((one for one in candidates if one is not None), None)
         return value.__code__ if kind_of(value) is function_kind else None
 
     def is_class(value: Any) -> bool:
         return type in kind_of(value).__mro__
 
     def of_change(value: Any, depth: int = 0) -> Any:
-        """Return the file and a line of the change that made ``value``, or what it holds; None if it did not."""
+        """Return the file and a line of the change that created ``value`` or a value in its closure; else None."""
         code = code_of(value)
         if code is not None:
             lines = [line for _, _, line in code.co_lines() if line] if hasattr(code, "co_lines") else []
@@ -86,10 +89,12 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
             return None
         if kind_of(value) is not function_kind:
             return None if is_class(value) else of_change(kind_of(value), depth + 1)
-        found = [of_change(cell.cell_contents, depth + 1) for cell in value.__closure__ or () if not is_empty(cell)]
-        return next((one for one in found if one), None)
+        candidates = [
+            of_change(cell.cell_contents, depth + 1) for cell in value.__closure__ or () if not is_empty(cell)
+        ]
+        return next((one for one in candidates if one), None)
 
-    def runner() -> Any:
+    def runner_values() -> Any:
         for name, module in list(modules.items()):
             head = name.partition(".")[0]
             if head in ("_pytest", "pytest", "pluggy", "unittest", "builtins") or getattr(module, "__file__", "") == (
@@ -110,21 +115,21 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
 
         partials.extend((partial, partialmethod))
         caches.append(kind_of(lru_cache(maxsize=1)(len)))
-        held.update(runner())
-        held_modules.update(key[0] for key in held if key[0].startswith(("_pytest", "pytest", "pluggy")))
+        originals.update(runner_values())
+        original_modules.update(key[0] for key in originals if key[0].startswith(("_pytest", "pytest", "pluggy")))
 
-    def counts_in_module(key: Any) -> bool:
-        """Return True if a name of a module was the runner's own, or is new and hides a builtin."""
-        if key not in held:
+    def is_relevant_name(key: Any) -> bool:
+        """Return True if a name in a module belonged to the test runner, or is new and hides a builtin."""
+        if key not in originals:
             return key[1] in entries_of(modules["builtins"])
-        owner = getattr(held[key], "__module__", None)
+        owner = getattr(originals[key], "__module__", None)
         return plain(owner).startswith(("_pytest", "pluggy"))
 
-    def is_strange(key: Any, value: Any) -> bool:
-        """Return True if what stands in the test runner can be called, and neither the runner nor a test brings it."""
+    def is_foreign(key: Any, value: Any) -> bool:
+        """Return True if a value in the test runner is callable and defined by neither the runner nor a test."""
         if key[-1] == OBSERVED:
             return True
-        if len(key) == 2 and not counts_in_module(key):
+        if len(key) == 2 and not is_relevant_name(key):
             return False
         code = code_of(value)
         if code is None:
@@ -133,13 +138,13 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
         return not ("/_pytest/" in name or "/pluggy/" in name or name.startswith("<") or place_of(name) == "test")
 
     def check(full: bool) -> None:
-        """Find what the change put in the place of functions of the test runner."""
-        for key, value in runner() if held else ():
-            if held.get(key) is not value and (key in held or key[0] != "builtins"):
+        """Find functions of the change in place of the test runner's functions. ``full`` also checks all objects."""
+        for key, value in runner_values() if originals else ():
+            if originals.get(key) is not value and (key in originals or key[0] != "builtins"):
                 by = of_change(value)
                 if by:
                     finding("runner", by, ".".join(key) + " was replaced")
-                elif key[0] in held_modules and is_strange(key, value):
+                elif key[0] in original_modules and is_foreign(key, value):
                     counts = "runner" if key[-1] == OBSERVED or code_of(value) is None else "frames"
                     finding(counts, ("", 0), ".".join(key) + " was replaced")
         if not full:
@@ -157,7 +162,7 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
                     finding("runner", by, "a test has a class of the change")
                 for key, value in list(entries_of(one).items()):
                     by = of_change(value) if key in ("_obj", "runtest", "setup", "ihook") else None
-                    if by:  # a decorator of the package may stand around a test
+                    if by:  # a decorator of the package may wrap a test
                         finding("frames" if wraps_test(value) else "runner", by, "a test was replaced")
             elif group == "pluggy":
                 for value in parts_of(one):
@@ -172,7 +177,7 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
         for one in impls.values():
             function = getattr(one, "function", None)
             by = of_change(function) or of_change(one)
-            if by:  # a module may be a plug-in that the command names
+            if by:  # the command may name a module of the package as a plug-in
                 plugin = getattr(one, "plugin", None)
                 named = kind_of(plugin) is kind_of(sys) and any(own is function for own in entries_of(plugin).values())
                 counts = "frames" if named else "runner"
@@ -193,7 +198,7 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
                         finding("frames", by, inner + " stands in a class of tests")
 
     def group_of(kind: Any) -> Any:
-        """Return which objects of the test runner's those of a class are; "" for all others."""
+        """Return which kind of test runner object the instances of a class are; "" for other classes."""
         for base in kind.__mro__:
             module, name = plain(entries_of(base).get("__module__")), base.__name__
             if module.startswith("pluggy"):
@@ -203,12 +208,12 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
         return ""
 
     def parts_of(one: Any) -> Any:
-        """Return what a manager of plug-ins or a caller of hooks holds."""
+        """Return the attributes of a plug-in manager or a hook caller."""
         held_by = [getattr(one, name, None) for name in ("_hookexec", "_hookimpls", "_wrappers", "_nonwrappers")]
         return [*held_by, *list(getattr(one, "__dict__", {}).values())]
 
     def wraps_test(value: Any, depth: int = 0) -> bool:
-        """Return True if a function was made around one of a test file, as decorators do."""
+        """Return True if a function wraps one of a test file, as decorators do."""
         if kind_of(value) in (bound_kind, classmethod, staticmethod):
             value = value.__func__
         if kind_of(value) is not function_kind:
@@ -243,9 +248,9 @@ def watch_signals(event: str) -> None:
 
 
 def watch_calls(event: str, owner: str, function: str, user: str) -> None:
-    """Report each call of a function of C as an event with its first argument. ``user``: a module that holds it too.
+    """Report each call of a C function as an event with its first argument. ``user``: a module that imports it too.
 
-    Before 3.12 Python reports no new thread, and no version reports a function for the exit or a bare ``fork_exec``.
+    Python before 3.12 has no event for a new thread, and no version has one for ``atexit.register`` or ``fork_exec``.
     """
     module: Any = __import__(owner)
     called, audit = getattr(module, function), sys.audit
@@ -276,9 +281,9 @@ def watch_finalizers(event: str) -> None:
 
 
 def watch_lines(linecache: Any, event: str) -> None:
-    """Report each look into ``linecache.cache``, which holds what was shown of a frame, as an event with a file's name.
+    """Report each read of ``linecache.cache``, which has the lines of shown frames, as an event with the file's name.
 
-    The wrappers hold nothing of the hook's, because code under test can read what a function holds.
+    The wrappers have no reference to the hook, because code under test can read a function's closure.
     """
     audit = sys.audit
 

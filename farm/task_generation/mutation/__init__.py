@@ -1,1 +1,1 @@
-"""Tasks out of any repository with tests: a fault is put in, or a feature taken out; tests that then fail judge."""
+"""Tasks of any repository with tests: a fault is put in or a feature taken out, and the tests that then fail decide."""

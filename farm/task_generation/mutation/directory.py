@@ -1,14 +1,22 @@
-"""The files of a made task's directory. Of a release on the index it holds nothing but the fault, as a patch."""
+"""The directory of a mutation task, and the images that its generation builds.
+
+The directory of a release on the package index has no file of the release but the fault, as a patch.
+"""
 
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import tomlkit
-
+from farm.task_generation.manifest import TaskLimits, farm_table, render_manifest
 from farm.task_generation.mutation.repository import Repository
-from farm.task_generation.publish import ShellTemplate
-from farm.task_generation.release_pair_directory import FAIL_TO_PASS, PASS_TO_PASS, WORKSPACE, id_list, test_script
+from farm.task_generation.release_pair_directory import test_script
+from farm.task_generation.task_directory import (
+    WORKSPACE,
+    ShellTemplate,
+    TaskDirectory,
+    bundle_files,
+    id_lists,
+)
 from farm.tasks import BASE_IMAGE
 from farm.tasks.loader import IN_WORKSPACE
 
@@ -107,8 +115,10 @@ echo 1 > /logs/verifier/reward.txt
 
 @dataclass(frozen=True, slots=True)
 class TaskDraft:
-    """A task as it is to be written. ``patch``: from the released to the faulty repository; ``changed`` of its files
-    are the package's own."""
+    """The content of one task.
+
+    ``patch`` turns the released repository into the faulty one. ``changed`` are the package's own files in ``patch``.
+    """
 
     name: str
     strategy: str
@@ -122,23 +132,39 @@ class TaskDraft:
     verify_timeout_s: int
 
 
-def source_dockerfile(repository: Repository) -> str:
-    """All but the fault: what every task of a release shares, layer by layer."""
-    requirements = " ".join(f"'{requirement}'" for requirement in repository.requirements)
-    return _FROM.substitute(
-        base=BASE_IMAGE, workspace=WORKSPACE, pip=PIP, requirements=requirements
-    ) + _SOURCE.substitute(pip=PIP, **_origin(repository))
+def mutation_directory(repository: Repository, draft: TaskDraft) -> TaskDirectory:
+    """Return the task directory of a draft. For a repository off the index it holds the archive and the tests too."""
+    tests: dict[str, str | bytes] = {**id_lists(draft.fail_to_pass, draft.pass_to_pass)}
+    if repository.archive is None:
+        tests["test.sh"] = test_script(repository.package, repository.version, repository.sha256)
+    else:
+        tests["test.sh"] = _LOCAL_TEST_SH
+        tests |= {f"{IN_WORKSPACE}{path}": file.content for path, file in repository.tests.items()}
+    dockerfile = _source_dockerfile(repository) + _FAULT.substitute()
+    return TaskDirectory(
+        manifest=_manifest(repository, draft),
+        instruction=draft.instruction,
+        environment=bundle_files({"Dockerfile": dockerfile, "bug.patch": draft.patch, **_archive(repository)}),
+        tests=bundle_files(tests),
+        solution=bundle_files({"bug.patch": draft.patch, "solve.sh": _SOLVE_SH}),
+    )
 
 
-def resolving_environment(repository: Repository, requirements: Sequence[str], now: str) -> Mapping[str, bytes]:
-    """The image whose build resolves what a repository and ``requirements`` ask for, and leaves pip's REPORT.
+def baseline_environment(repository: Repository) -> Mapping[str, bytes]:
+    """Return the build context of the image in which trials run: the released sources and coverage, apart from them."""
+    tools = f"RUN python3 -m pip install --quiet --no-cache-dir --root-user-action ignore --target {TOOLS} {COVERAGE}\n"
+    return {"Dockerfile": (_source_dockerfile(repository) + tools).encode(), **_archive(repository)}
 
-    ``now``: a word of this time alone, so that no cached layer gives the releases of an earlier time.
+
+def resolving_environment(repository: Repository, requirements: Sequence[str], nonce: str) -> Mapping[str, bytes]:
+    """Return the build context of an image whose build resolves ``requirements`` and those of the repository.
+
+    The build leaves pip's report at REPORT. ``nonce`` is unique, so that no cached layer answers with old releases.
     """
     dockerfile = _RESOLVE.substitute(
         base=BASE_IMAGE,
         pip=PIP,
-        now=now,
+        now=nonce,
         tree=TREE,
         report=REPORT,
         requirements=" ".join(map(shlex.quote, requirements)),
@@ -147,8 +173,16 @@ def resolving_environment(repository: Repository, requirements: Sequence[str], n
     return {"Dockerfile": dockerfile.encode(), **_archive(repository)}
 
 
+def _source_dockerfile(repository: Repository) -> str:
+    """Return the layers that all tasks of a release share."""
+    requirements = " ".join(f"'{requirement}'" for requirement in repository.requirements)
+    return _FROM.substitute(
+        base=BASE_IMAGE, workspace=WORKSPACE, pip=PIP, requirements=requirements
+    ) + _SOURCE.substitute(pip=PIP, **_origin(repository))
+
+
 def _origin(repository: Repository) -> Mapping[str, str]:
-    """Return the lines of the templates that put the sources there."""
+    """Return the template values that bring the sources into an image: a copied archive, or a download."""
     if repository.archive is not None:
         copy = f"COPY {ARCHIVE} /tmp/source/\n"
         return {"copy": copy, "fetch": f"    archive=/tmp/source/{ARCHIVE}; \\\n", "format": " gztar"}
@@ -156,63 +190,23 @@ def _origin(repository: Repository) -> Mapping[str, str]:
     return {"copy": "", "fetch": fetch, "format": ""}
 
 
-def making_environment(repository: Repository) -> Mapping[str, bytes]:
-    """The image in which faults are tried: the sources as released, and coverage out of the way."""
-    tools = f"RUN python3 -m pip install --quiet --no-cache-dir --root-user-action ignore --target {TOOLS} {COVERAGE}\n"
-    return {"Dockerfile": (source_dockerfile(repository) + tools).encode(), **_archive(repository)}
-
-
-def task_files(repository: Repository, draft: TaskDraft) -> Mapping[str, bytes]:
-    """Every file of the directory by its path; those that end in ``.sh`` are to be executable."""
-    local = repository.archive is not None
-    texts = {
-        "task.toml": _manifest(repository, draft),
-        "instruction.md": draft.instruction,
-        "environment/Dockerfile": source_dockerfile(repository) + _FAULT.substitute(),
-        "environment/bug.patch": draft.patch,
-        "solution/bug.patch": draft.patch,
-        "solution/solve.sh": _SOLVE_SH,
-        "tests/test.sh": _LOCAL_TEST_SH
-        if local
-        else test_script(repository.package, repository.version, repository.sha256),
-        FAIL_TO_PASS: id_list(draft.fail_to_pass),
-        PASS_TO_PASS: id_list(draft.pass_to_pass),
-    }
-    files = {path: text.encode() for path, text in texts.items()}
-    files |= {f"environment/{path}": content for path, content in _archive(repository).items()}
-    if local:
-        files |= {f"tests/{IN_WORKSPACE}{path}": file.content for path, file in repository.tests.items()}
-    return files
-
-
 def _archive(repository: Repository) -> Mapping[str, bytes]:
     return {} if repository.archive is None else {ARCHIVE: repository.archive}
 
 
 def _manifest(repository: Repository, draft: TaskDraft) -> str:
-    farm: dict[str, object] = {
-        "workspace": WORKSPACE,
-        "grading": "patch",
-        "report": "pytest",
-        "fail_to_pass": FAIL_TO_PASS,
-        "pass_to_pass": PASS_TO_PASS,
-    }
+    original: dict[str, object] = {}
     if repository.archive is None:
-        farm["original"] = {
+        original["original"] = {
             "package": repository.package,
             "version": repository.version,
             "sha256": repository.sha256,
             "changed": sorted(draft.changed),
         }
-    document = tomlkit.document()
-    document["version"] = "1.0"
-    document["metadata"] = {
+    metadata = {
         "difficulty": draft.difficulty,
         "category": "bug-fix" if draft.strategy == "mutate" else "feature",
         "tags": ["python", draft.strategy, *draft.labels],
-        "farm": farm,
+        "farm": farm_table(WORKSPACE, "pytest", further=original),
     }
-    document["verifier"] = {"timeout_sec": draft.verify_timeout_s}
-    document["agent"] = {"timeout_sec": 1800}
-    document["environment"] = {"build_timeout_sec": 600, "cpus": 1, "memory_mb": 1024, "storage_mb": 2048}
-    return tomlkit.dumps(document)
+    return render_manifest(metadata, TaskLimits(draft.verify_timeout_s))

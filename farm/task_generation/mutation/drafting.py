@@ -1,8 +1,9 @@
-"""From faults that tests notice to drafts of tasks: which are combined, what is told, which tests are hidden."""
+"""Turn faults that tests notice into drafts of tasks: combine faults, write the instruction, and hide the tests."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.grading.diff.patch import render_patch
@@ -15,22 +16,22 @@ from farm.task_generation.mutation.operators import REMOVED_METHOD
 from farm.task_generation.mutation.repository import Repository
 from farm.task_generation.mutation.trials import BaselineRun, FailedTest, Trial, TrialResult
 from farm.task_generation.wording.failing_statement import Example
-from farm.task_generation.wording.failure_examples import tell, tell_wanted
-from farm.task_generation.wording.instructions import LEVELS, Symptom, instruction
+from farm.task_generation.wording.failure_examples import describe_failure, describe_wanted
+from farm.task_generation.wording.instructions import LEVELS, Symptom, write_instruction
 
-COMBINED = (1, 1, 2, 1, 3)
-"""How many faults the tasks of a package have, in turn."""
-MOST_SHARE = 0.15
-LEAST_MOST = 5
-"""Where more tests than that share fail, or than that number of a small suite, the fault is too plain."""
+FAULTS_PER_TASK = (1, 1, 2, 1, 3)
+"""Numbers of faults in the successive tasks of a package, repeated."""
+MAX_FAILED_SHARE = 0.15
+MIN_FAILED_LIMIT = 5
+"""A fault is too obvious if more tests fail than MAX_FAILED_SHARE of all, and more than MIN_FAILED_LIMIT."""
 VERIFY_TIMEOUT_S = 180
-_PLAIN = {"NameError", "UnboundLocalError"}
-"""Errors that say themselves what to mend."""
+_OBVIOUS_ERRORS = {"NameError", "UnboundLocalError"}
+"""Errors whose message names the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Faults of one task, and what each alone made of the tests."""
+    """The faults of one task, with the result of each fault alone."""
 
     faults: tuple[Fault, ...]
     results: tuple[TrialResult, ...]
@@ -38,65 +39,66 @@ class FaultPlan:
 
     @property
     def key(self) -> str:
+        """Return the fingerprint of the faults, in any order."""
         return fingerprint(*sorted(fault.key for fault in self.faults))
 
 
-def most_failures(survey: BaselineRun) -> int:
-    return max(LEAST_MOST, int(MOST_SHARE * len(survey.passing)))
+def max_failures(baseline: BaselineRun) -> int:
+    """Return how many tests may fail before a fault is too obvious."""
+    return max(MIN_FAILED_LIMIT, int(MAX_FAILED_SHARE * len(baseline.passing)))
 
 
-def trial_of(fault: Fault, sources: Mapping[str, bytes], survey: BaselineRun, most: int) -> Trial:
-    return Trial(fault.key, apply_faults(sources, [fault]), fault.tests, most + 1)
+def trial_of(fault: Fault, sources: Mapping[str, bytes], limit: int) -> Trial:
+    """Return the trial of one fault. It stops once more than ``limit`` tests have failed."""
+    return Trial(fault.key, apply_faults(sources, [fault]), fault.tests, limit + 1)
 
 
-def judged(result: TrialResult, most: int) -> str:
-    """``usable``, or why not."""
+def trial_verdict(result: TrialResult, limit: int) -> str:
+    """Return ``usable``, or the reason why the fault is not."""
     if result.status != "ran":
         return result.status
     if not result.failed:
         return "unnoticed"
-    plain = all(failure.error in _PLAIN for failure in result.failures) and result.failures
-    return "too plain" if plain or len(result.failed) > most else "usable"
+    obvious = all(failure.error in _OBVIOUS_ERRORS for failure in result.failures) and result.failures
+    return "too plain" if obvious or len(result.failed) > limit else "usable"
 
 
 def combine(usable: Sequence[tuple[Fault, TrialResult]], counts: Sequence[int], rng: random.Random) -> list[FaultPlan]:
-    """Plans of so many faults each, no fault in two and no function twice in one; levels in turn."""
-    left = list(usable)
+    """Distribute faults over plans of ``counts`` faults each, with the instruction levels in turn.
+
+    No fault is in two plans, and no plan has two faults in one function.
+    """
+    remaining = list(usable)
     plans: list[FaultPlan] = []
     turn = rng.randrange(len(LEVELS))
-    for wanted in _endless(counts):
-        if not left:
+    for count in cycle(counts):
+        if not remaining:
             break
-        chosen = [left.pop(0)]
-        while len(chosen) < wanted:
-            taken = {(fault.path, fault.function) for fault, _ in chosen}
-            other = next((pair for pair in left if (pair[0].path, pair[0].function) not in taken), None)
+        chosen = [remaining.pop(0)]
+        while len(chosen) < count:
+            functions = {(fault.path, fault.function) for fault, _ in chosen}
+            other = next((item for item in remaining if (item[0].path, item[0].function) not in functions), None)
             if other is None:
                 break
-            left.remove(other)
+            remaining.remove(other)
             chosen.append(other)
         level = LEVELS[(turn + len(plans)) % len(LEVELS)]
-        plans.append(FaultPlan(tuple(pair[0] for pair in chosen), tuple(pair[1] for pair in chosen), level))
+        plans.append(FaultPlan(tuple(item[0] for item in chosen), tuple(item[1] for item in chosen), level))
     return plans
 
 
-def _endless(counts: Sequence[int]) -> Iterable[int]:
-    while True:
-        yield from counts
-
-
-def confirming(plan: FaultPlan, sources: Mapping[str, bytes], most: int) -> Trial | None:
-    """All faults of the plan at once; None where two are in each other's way."""
+def combined_trial(plan: FaultPlan, sources: Mapping[str, bytes], limit: int) -> Trial | None:
+    """Return the trial of all faults of a plan together, or None if two of them overlap."""
     tests = sorted({test for fault in plan.faults for test in fault.tests})
     try:
-        return Trial(f"all {plan.key}", apply_faults(sources, plan.faults), tuple(tests), most * len(plan.faults) + 1)
+        return Trial(f"all {plan.key}", apply_faults(sources, plan.faults), tuple(tests), limit * len(plan.faults) + 1)
     except ValueError:
         return None
 
 
-def confirmed(plan: FaultPlan, result: TrialResult, most: int) -> str:
-    """``usable`` where the faults do together what they did alone, or why not."""
-    verdict = judged(result, most * len(plan.faults))
+def combination_verdict(plan: FaultPlan, result: TrialResult, limit: int) -> str:
+    """Return ``usable`` if the faults together fail the same tests as each alone, else the reason why not."""
+    verdict = trial_verdict(result, limit * len(plan.faults))
     if verdict != "usable":
         return verdict
     failed = set(result.failed)
@@ -105,27 +107,27 @@ def confirmed(plan: FaultPlan, result: TrialResult, most: int) -> str:
     return "usable" if all(failed & set(alone.failed) for alone in plan.results) else "masked"
 
 
-def draft(
-    plan: FaultPlan, result: TrialResult, strategy: str, repository: Repository, survey: BaselineRun
+def draft_task(
+    plan: FaultPlan, result: TrialResult, strategy: str, repository: Repository, baseline: BaselineRun
 ) -> TaskDraft | None:
-    """None where its failures cannot be told."""
+    """Return the draft of a task, or None if its failures cannot be described."""
     tests = {path: file.content for path, file in repository.tests.items() if path.endswith(".py")}
     sources = repository.sources
     hidden = hide_tests(repository.tests, result.failed)
-    gone = {path for path, content in hidden.items() if content is None}
+    deleted = {path for path, content in hidden.items() if content is None}
     symptoms = [
         Symptom(
             fault,
-            tuple(example for example in _examples(fault, alone, result, tests) if gone.isdisjoint(example.places)),
+            tuple(example for example in _examples(fault, alone, result, tests) if deleted.isdisjoint(example.places)),
         )
         for fault, alone in zip(plan.faults, plan.results, strict=True)
     ]
-    text = instruction(repository.package, symptoms, sources, plan.level, feature=strategy != "mutate")
+    text = write_instruction(repository.package, symptoms, sources, plan.level, feature=strategy != "mutate")
     if text is None:
         return None
     faulty = apply_faults(sources, plan.faults)
     kinds = sorted({fault.operator.replace(" ", "-") for fault in plan.faults})
-    expected = set(survey.passing) - set(result.failed)
+    expected = set(baseline.passing) - set(result.failed)
     return TaskDraft(
         name=f"{repository.name}-{strategy}-{plan.key[:10]}",
         strategy=strategy,
@@ -143,37 +145,42 @@ def draft(
 def _examples(
     fault: Fault, alone: TrialResult, together: TrialResult, tests: Mapping[str, bytes]
 ) -> tuple[Example, ...]:
-    """Of what is gone, what it is to do; of what is wrong, how that shows."""
+    """Describe a fault by its failures: the wanted behaviour for removed code, the wrong behaviour for changed code."""
     if fault.operator not in (FEATURE, REMOVED_METHOD):
-        return _shown(alone, together, tests)
+        return _best_described(alone, together, tests)
     own = [failure for failure in together.failures if failure.test in set(alone.failed)]
-    wanted = [example for failure in own for example in tell_wanted(failure, tests)]
-    if wanted or fault.operator == FEATURE:
-        return tuple(wanted)
+    examples = [example for failure in own for example in describe_wanted(failure, tests)]
+    if examples or fault.operator == FEATURE:
+        return tuple(examples)
     missing = {failure.test for failure in own if failure.error == "AttributeError"}
-    return tuple(example for example in _shown(alone, together, tests) if example.test not in missing)
+    return tuple(example for example in _best_described(alone, together, tests) if example.test not in missing)
 
 
-def _shown(alone: TrialResult, together: TrialResult, tests: Mapping[str, bytes]) -> tuple[Example, ...]:
-    """Of one fault's failures, those that were the same with all faults; else those with all faults; and at length only
-    where there is nothing shorter."""
+def _best_described(alone: TrialResult, together: TrialResult, tests: Mapping[str, bytes]) -> tuple[Example, ...]:
+    """Describe failures of one fault.
+
+    Prefer those that read the same alone and with all faults together, then those with all faults; use long
+    descriptions only if there is no short one.
+    """
     own = set(alone.failed)
     for at_length in (False, True):
-        before = {example.text for example in _told(alone.failures, tests, at_length)}
-        now = _told(together.failures, tests, at_length)
-        found = [example for example in now if example.text in before]
-        found = found or [example for example in now if example.test in own]
-        if found:
-            return tuple(found)
+        alone_texts = {example.text for example in _describe_all(alone.failures, tests, at_length)}
+        together_examples = _describe_all(together.failures, tests, at_length)
+        examples = [example for example in together_examples if example.text in alone_texts]
+        examples = examples or [example for example in together_examples if example.test in own]
+        if examples:
+            return tuple(examples)
     return ()
 
 
-def _told(failures: Iterable[FailedTest], tests: Mapping[str, bytes], at_length: bool) -> list[Example]:
-    told = (tell(failure, tests, at_length=at_length) for failure in failures)
-    return [example for example in told if example is not None]
+def _describe_all(failures: Iterable[FailedTest], tests: Mapping[str, bytes], at_length: bool) -> list[Example]:
+    examples = (describe_failure(failure, tests, at_length=at_length) for failure in failures)
+    return [example for example in examples if example is not None]
 
 
 def _patch(repository: Repository, after: Mapping[str, bytes | None]) -> str:
+    """Return the unified diff from the repository's files to ``after``. None in ``after`` deletes a file."""
+
     def old(path: str) -> FileChange | None:
         file = repository.files.get(path)
         return None if file is None else FileChange(path, ChangeKind.WRITE, file.content, file.executable)

@@ -1,4 +1,4 @@
-"""Text edits of a source file, and what a function is once comments and layout are passed over."""
+"""Edits of source files as byte ranges, and comparison of functions without comments and layout."""
 
 import ast
 import hashlib
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from farm.grading.decoys.python_source import Function, parse_tests
 
-Holder = ast.stmt | ast.ExceptHandler | ast.match_case
-"""What statements may be in."""
+StatementParent = ast.stmt | ast.ExceptHandler | ast.match_case
+"""Nodes whose body is a list of statements."""
 
-parsed = parse_tests
-"""A source file as a tree, one at a time; None for what is empty, no Python of this version, or too big."""
+parse_source = parse_tests
+"""Return the syntax tree of a source file, or None if it is empty, not Python of this version, or too large."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ByteEdit:
-    """Bytes ``start`` to ``end`` become ``text``."""
+    """Replacement of the bytes from ``start`` to ``end`` by ``text``."""
 
     start: int
     end: int
@@ -24,42 +24,44 @@ class ByteEdit:
 
 
 def apply_edits(source: bytes, edits: Iterable[ByteEdit]) -> bytes:
-    """Raises ValueError where two overlap."""
+    """Return ``source`` with all edits applied. Raises ValueError if two edits overlap."""
     parts: list[bytes] = []
-    at = 0
+    position = 0
     for edit in sorted(edits):
-        if edit.start < at:
+        if edit.start < position:
             raise ValueError("two edits overlap")
-        parts += (source[at : edit.start], edit.text)
-        at = edit.end
-    return b"".join((*parts, source[at:]))
+        parts += (source[position : edit.start], edit.text)
+        position = edit.end
+    return b"".join((*parts, source[position:]))
 
 
 def functions_of(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
-    """Functions and methods by qualified name, outer before inner."""
+    """Yield functions and methods with their qualified names, outer before inner."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, Function):
             yield prefix + node.name, node
             yield from functions_of(node, f"{prefix}{node.name}.")
         elif isinstance(node, ast.ClassDef):
             yield from functions_of(node, f"{prefix}{node.name}.")
-        elif isinstance(node, Holder):
+        elif isinstance(node, StatementParent):
             yield from functions_of(node, prefix)
 
 
 def body_of(node: Function) -> list[ast.stmt]:
-    """Without the docstring."""
+    """Return the statements of a function without the docstring."""
     body = node.body
     first = body[0]
-    says = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-    return body[1:] if says else body
+    has_docstring = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
+    return body[1:] if has_docstring else body
 
 
-def meaning(tree: ast.AST, function: str) -> str:
-    """What all functions of that qualified name say, without comments, layout and positions; empty: there is none."""
+def function_dump(tree: ast.AST, function: str) -> str:
+    """Return the syntax trees of all functions with that qualified name as text, without positions; empty if none."""
     return "\n".join(ast.dump(node) for name, node in functions_of(tree) if name == function)
 
 
 def fingerprint(*parts: str) -> str:
-    """16 hex digits."""
+    """Return 16 hex digits of a hash over ``parts``."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -1,6 +1,6 @@
-"""Procedural faults: every place of a source file where one fits, found with libcst, as text edits.
+"""Mutation operators: find the places of a source file that a fault fits, and return the faults as byte edits.
 
-What is not touched by an edit stays byte for byte, comments and layout included.
+The places are found with libcst. Bytes outside the edits stay the same, comments and layout included.
 """
 
 from dataclasses import dataclass
@@ -44,15 +44,15 @@ _BINARY: dict[type[cst.CSTNode], bytes] = {
     cst.BitOrAssign: b"&=",
 }
 REMOVED_METHOD = "removed method"
-_LONGEST_STRING = 40
-_ENDS = (cst.Return, cst.Raise, cst.Break, cst.Continue)
+_MAX_STRING_CHARS = 40
+_EXITS = (cst.Return, cst.Raise, cst.Break, cst.Continue)
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A fault that fits into ``function`` (qualified name), of the kind ``operator``.
+    """A place in ``function`` (qualified name) that a fault of the kind ``operator`` fits.
 
-    ``first`` to ``last`` are the lines, from 1, whose tests may notice.
+    The tests that execute a line from ``first`` to ``last``, counted from 1, may notice the fault.
     """
 
     operator: str
@@ -63,10 +63,12 @@ class Site:
 
 
 def find_sites(source: bytes) -> list[Site]:
-    """In order of place, then of kind; of functions and methods only. Empty for what libcst cannot parse, and if
-    it is nested too deeply."""
+    """Return the sites in functions and methods by position and operator.
+
+    Empty if libcst cannot parse the source, or if it is nested too deeply.
+    """
     try:
-        check_source_depth(source)  # libcst needs minutes for some of it, and its own limit is the stack's
+        check_source_depth(source)  # libcst needs minutes for deep nesting, and its own limit is the stack
         wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
         if wrapper.module.encoding.lower().replace("_", "-") not in ("utf-8", "ascii", "us-ascii"):
             return []
@@ -87,10 +89,10 @@ class _Finder(cst.CSTVisitor):
         self._statements: list[int] = []
         self._line_starts = [0, *(at + 1 for at, byte in enumerate(source) if byte == 10)]
 
-    # Where in the file
+    # Positions
 
     def _span(self, node: cst.CSTNode) -> tuple[int, int]:
-        """Without white space around it; what a keyword operator spans includes some."""
+        """Return the byte span without white space around it, which the span of a keyword operator includes."""
         span = self._spans[node]
         start, end = span.start, span.start + span.length
         while end > start and self._source[end - 1 : end].isspace():
@@ -111,7 +113,7 @@ class _Finder(cst.CSTVisitor):
         return low + 1
 
     def _whole_lines(self, start: int, end: int) -> tuple[int, int]:
-        """From the first byte of the line, with comments right above, to behind the line's end."""
+        """Extend a byte span to whole lines, comments right above included."""
         first = self._line(start) - 1
         while first and self._source[self._line_starts[first - 1] : self._line_starts[first]].lstrip()[:1] == b"#":
             first -= 1
@@ -123,12 +125,12 @@ class _Finder(cst.CSTVisitor):
         return ".".join(name for name, _ in self._scope)
 
     @property
-    def _inside(self) -> bool:
+    def _in_function(self) -> bool:
         return any(is_function for _, is_function in self._scope)
 
     def _add(self, operator: str, *edits: ByteEdit, lines: tuple[int, int] | None = None, function: str = "") -> None:
-        """``lines`` are bytes: whose lines count; else from the statement's beginning to the last edit's end."""
-        if not self._inside and not function:
+        """Add a site. ``lines``: byte span of the executed lines, by default from the statement to the last edit."""
+        if not self._in_function and not function:
             return
         start = self._statements[-1] if self._statements else min(edit.start for edit in edits)
         start, end = lines or (start, max(edit.end for edit in edits))
@@ -141,7 +143,7 @@ class _Finder(cst.CSTVisitor):
         if self._source[start:end] != text:
             self._add(operator, ByteEdit(start, end, text))
 
-    # Scopes and what is passed over
+    # Scopes and ignored nodes
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
         self._scope.append((node.name.value, True))
@@ -151,7 +153,7 @@ class _Finder(cst.CSTVisitor):
 
     def visit_ClassDef(self, node: cst.ClassDef) -> bool:
         self._scope.append((node.name.value, False))
-        self._methods(node)
+        self._visit_methods(node)
         node.body.visit(self)
         self._scope.pop()
         return False
@@ -173,7 +175,7 @@ class _Finder(cst.CSTVisitor):
 
     def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> bool:
         self._statements.append(self._span(node)[0])
-        return not _is_text(node)
+        return not _is_string_statement(node)
 
     def leave_SimpleStatementLine(self, original_node: cst.SimpleStatementLine) -> None:
         self._statements.pop()
@@ -183,7 +185,7 @@ class _Finder(cst.CSTVisitor):
     def visit_If(self, node: cst.If) -> bool:
         self._statements.append(self._span(node)[0])
         self._negate(node.test)
-        self._branches(node)
+        self._visit_branches(node)
         node.test.visit(self)
         self._statements.pop()
         node.body.visit(self)
@@ -223,14 +225,14 @@ class _Finder(cst.CSTVisitor):
     # Operators and constants
 
     def visit_BinaryOperation(self, node: cst.BinaryOperation) -> None:
-        self._operator(node.operator)
+        self._visit_operator(node.operator)
         if isinstance(node.operator, cst.Subtract | cst.Divide | cst.FloorDivide):
             self._swap("operator", node.left, node.right)
 
     def visit_AugAssign(self, node: cst.AugAssign) -> None:
-        self._operator(node.operator)
+        self._visit_operator(node.operator)
 
-    def _operator(self, operator: cst.CSTNode) -> None:
+    def _visit_operator(self, operator: cst.CSTNode) -> None:
         text = _BINARY.get(type(operator))
         if text is not None:
             self._replace("operator", operator, text)
@@ -246,7 +248,7 @@ class _Finder(cst.CSTVisitor):
             self._replace("constant", node, b"False" if node.value == "True" else b"True")
 
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
-        if "\\" in node.value or len(node.quote) != 1 or not 0 < len(node.raw_value) <= _LONGEST_STRING:
+        if "\\" in node.value or len(node.quote) != 1 or not 0 < len(node.raw_value) <= _MAX_STRING_CHARS:
             return
         body, quote = node.value[:-1], node.value[-1]
         self._replace("constant", node, (body[:-1] + quote).encode())
@@ -283,13 +285,15 @@ class _Finder(cst.CSTVisitor):
 
     # Branches and handlers
 
-    def _branches(self, node: cst.If) -> None:
+    def _visit_branches(self, node: cst.If) -> None:
         start, end = self._span(node)
         orelse = node.orelse
         if orelse is None:
-            if self._source[start : start + 2] == b"if" and _falls_through(node):
+            if self._source[start : start + 2] == b"if" and _is_guard(node):
                 self._add(
-                    "removed branch", ByteEdit(*self._whole_lines(start, end), b""), lines=(start, self._body(node))
+                    "removed branch",
+                    ByteEdit(*self._whole_lines(start, end), b""),
+                    lines=(start, self._condition_end(node)),
                 )
             return
         if not isinstance(node.body, cst.IndentedBlock):
@@ -306,8 +310,8 @@ class _Finder(cst.CSTVisitor):
         cut = self._line_starts[self._line(first) - 1], min(last + 1, len(self._source))
         self._add("removed branch", ByteEdit(*cut, b""), lines=self._span(orelse.test))
 
-    def _body(self, node: cst.If) -> int:
-        """Behind the condition."""
+    def _condition_end(self, node: cst.If) -> int:
+        """Return the position behind the condition."""
         return self._span(node.test)[1]
 
     def visit_Try(self, node: cst.Try) -> None:
@@ -322,7 +326,7 @@ class _Finder(cst.CSTVisitor):
 
     # Methods
 
-    def _methods(self, node: cst.ClassDef) -> None:
+    def _visit_methods(self, node: cst.ClassDef) -> None:
         if len(node.body.body) < 2:
             return
         for statement in node.body.body:
@@ -336,22 +340,22 @@ class _Finder(cst.CSTVisitor):
             self._add(REMOVED_METHOD, edit, lines=self._span(statement.body), function=name)
 
 
-def _is_text(node: cst.SimpleStatementLine) -> bool:
-    """A docstring, or a string that stands for a comment."""
+def _is_string_statement(node: cst.SimpleStatementLine) -> bool:
+    """Return whether the statement is a docstring or another bare string."""
     small = node.body[0]
     return isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString | cst.ConcatenatedString)
 
 
 def _may_move(node: cst.CSTNode) -> bool:
-    if not isinstance(node, cst.SimpleStatementLine) or _is_text(node):
+    if not isinstance(node, cst.SimpleStatementLine) or _is_string_statement(node):
         return False
-    return not isinstance(node.body[-1], (*_ENDS, cst.Import, cst.ImportFrom, cst.Pass, cst.Global, cst.Nonlocal))
+    return not isinstance(node.body[-1], (*_EXITS, cst.Import, cst.ImportFrom, cst.Pass, cst.Global, cst.Nonlocal))
 
 
-def _falls_through(node: cst.If) -> bool:
-    """Whether its body is a guard: a few statements that leave, so that the rest makes sense without it."""
+def _is_guard(node: cst.If) -> bool:
+    """Return whether the body is a few statements that leave the block, so that the rest makes sense without it."""
     block = node.body
     if not isinstance(block, cst.IndentedBlock) or len(block.body) > 3:
         return False
     last = block.body[-1]
-    return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], _ENDS)
+    return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], _EXITS)

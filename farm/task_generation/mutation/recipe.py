@@ -1,16 +1,16 @@
-"""A recipe: of which packages how many tasks are made; and its lock, which says what came of it.
+"""Recipes: how many tasks to make of which packages; and their locks, which record the result.
 
     seed = 1
 
     [[package]]
     name = "sqlparse"
     version = "0.4.4"
-    require = []            # what its tests need beside pytest
-    mutate = 20             # so many tasks at most
+    require = []            # requirements of its tests beside pytest
+    mutate = 20             # maximum number of tasks
     delete-feature = 4
 
-The lock, beside the recipe with the suffix ``.lock``, is JSON: of each package the digest of its source distribution
-and the pins of what its tests need, and of each task its name and digest. Made again under a lock, tasks are the same.
+The lock is a JSON file beside the recipe with the suffix ``.lock``. It has the digest and the pinned test requirements
+of each package, and the name and digest of each task. Under the same lock a recipe gives the same tasks.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from farm.tasks import TaskError
 from sandboxes.errors import ImageError, SpecError
 
 PACKAGES_AT_ONCE = 6
-"""While one is read or resolved, others keep the sandboxes busy."""
+"""Packages in work at one time, so that sandboxes stay busy while the sources of a package are read or resolved."""
 
 _Count = Annotated[int, Field(ge=0, le=100_000)]
 
@@ -42,6 +42,8 @@ class _Strict(BaseModel):
 
 
 class Package(_Strict):
+    """``[[package]]``: a release with its test requirements, and the maximum number of tasks of each strategy."""
+
     name: str
     version: str
     require: tuple[str, ...] = ()
@@ -54,24 +56,33 @@ class Package(_Strict):
 
 
 class Recipe(_Strict):
+    """A recipe file."""
+
     seed: int = 0
     package: tuple[Package, ...]
 
 
 class LockedPackage(_Strict):
+    """The digest of a package's source distribution, and the pins of its test requirements."""
+
     version: str
     sha256: str
     requirements: tuple[str, ...]
 
 
 class Lock(_Strict):
+    """A lock file: packages by name, and digests of tasks by name."""
+
     package: dict[str, LockedPackage] = {}
     tasks: dict[str, str] = {}
 
 
 @dataclass(slots=True)
 class RecipeResult:
-    """``problems``: why nothing came of a package; ``changed``: tasks that the lock knows by another digest."""
+    """The outcome of a recipe.
+
+    ``problems``: one line for each package that failed. ``changed``: tasks that have another digest in the lock.
+    """
 
     yields: list[GenerationStats] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -83,7 +94,7 @@ class RecipeResult:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Raises TaskError."""
+    """Read a recipe. Raises TaskError."""
     try:
         return Recipe.model_validate(read_toml(path.read_bytes()))
     except OSError as error:
@@ -97,11 +108,12 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def lock_path(recipe: Path) -> Path:
+    """Return the path of a recipe's lock."""
     return recipe.with_suffix(".lock")
 
 
 def read_lock(path: Path) -> Lock:
-    """An empty one where there is none. Raises TaskError."""
+    """Read a lock; without a file it is empty. Raises TaskError."""
     if not path.exists():
         return Lock()
     try:
@@ -110,66 +122,68 @@ def read_lock(path: Path) -> Lock:
         raise TaskError(path, f"not a lock ({str(error).splitlines()[0]})", "remove it to make another") from None
 
 
-async def follow(recipe_path: Path, out: Path, bench: GenerationContext, *, limit: int | None = None) -> RecipeResult:
-    """Make what is not there yet, and write the lock. ``limit``: at most so many tasks of each package and strategy.
+async def make_recipe(
+    recipe_path: Path, out: Path, context: GenerationContext, *, limit: int | None = None
+) -> RecipeResult:
+    """Make the tasks of a recipe that do not exist yet, and write the lock.
 
-    Raises TaskError for the recipe, RuntimeUnavailable and other errors of ``sandboxes`` for what is wrong with the
-    machine.
+    ``limit``: maximum number of tasks of each package and strategy. Raises TaskError for a fault of the recipe, and
+    RuntimeUnavailable and other errors of ``sandboxes`` for faults of the machine.
     """
     recipe, lock = read_recipe(recipe_path), read_lock(lock_path(recipe_path))
-    outcome = RecipeResult()
+    result = RecipeResult()
     at_once = asyncio.Semaphore(PACKAGES_AT_ONCE)
     locked = dict(lock.package)
 
     def save() -> None:
-        _write(lock_path(recipe_path), Lock(package=locked, tasks={**lock.tasks, **outcome.tasks}))
+        _write(lock_path(recipe_path), Lock(package=locked, tasks={**lock.tasks, **result.tasks}))
 
     async def make(package: Package) -> None:
-        known = lock.package.get(package.name)
-        if known is not None and known.version != package.version:
-            known = None
+        locked_package = lock.package.get(package.name)
+        if locked_package is not None and locked_package.version != package.version:
+            locked_package = None
         async with at_once:
             try:
-                bench.on_progress(f"{package.pin}: source")
+                context.on_progress(f"{package.pin}: source")
                 repository = await asyncio.to_thread(
                     open_repository,
                     package.pin,
-                    state_dir=bench.state_dir,
-                    sha256=known.sha256 if known else None,
-                    pins=known.requirements if known else (),
+                    state_dir=context.state_dir,
+                    sha256=locked_package.sha256 if locked_package else None,
+                    pins=locked_package.requirements if locked_package else (),
                 )
-                repository = await with_requirements(repository, package.require, bench)
-                wanted = {"mutate": package.mutate, "delete-feature": package.delete_feature}
+                repository = await with_requirements(repository, package.require, context)
+                counts = {"mutate": package.mutate, "delete-feature": package.delete_feature}
                 if limit is not None:
-                    wanted = {strategy: min(count, limit) for strategy, count in wanted.items()}
+                    counts = {strategy: min(count, limit) for strategy, count in counts.items()}
                 locked[package.name] = LockedPackage(
                     version=package.version, sha256=repository.sha256, requirements=repository.requirements
                 )
-                save()  # whoever goes on later is to find the same requirements
-                maker = TaskGenerator(repository, out, recipe.seed, bench)
+                save()  # a stopped recipe continues with the same requirements
+                generator = TaskGenerator(repository, out, recipe.seed, context)
                 try:
-                    await maker.make(wanted)
+                    await generator.make(counts)
                 finally:
-                    outcome.yields += maker.yields
+                    result.yields += generator.stats
                     save()
             except (TaskError, ImageError, SpecError, GradingError) as error:
-                bench.on_progress(str(error))
-                outcome.problems.append(str(error))
+                context.on_progress(str(error))
+                result.problems.append(str(error))
 
     await asyncio.gather(*map(make, recipe.package))
-    outcome.yields.sort(key=lambda one: (one.package, one.strategy))
-    outcome.changed = changed_tasks(lock.tasks, outcome.tasks)
-    return outcome
+    result.yields.sort(key=lambda one: (one.package, one.strategy))
+    result.changed = changed_tasks(lock.tasks, result.tasks)
+    return result
 
 
-def changed_tasks(locked: Mapping[str, str], made: Mapping[str, str]) -> list[str]:
-    """Names by which the lock knows another task."""
-    return sorted(name for name, digest in made.items() if locked.get(name, digest) != digest)
+def changed_tasks(locked: Mapping[str, str], tasks: Mapping[str, str]) -> list[str]:
+    """Return the names of tasks that have another digest in the lock."""
+    return sorted(name for name, digest in tasks.items() if locked.get(name, digest) != digest)
 
 
 def _write(path: Path, lock: Lock) -> None:
     document = lock.model_dump()
     text = json.dumps(document, indent=1, sort_keys=True)
-    # A list of pins is one line.
-    text = re.sub(r"\[\s+([^\[\]]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    # Each list of pins is one line.
+    text = re.sub(r"\[\s+([^\[\]]*?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
     path.write_text(text + "\n")

@@ -1,4 +1,4 @@
-"""What tasks are made of: a release on the package index, or a directory or source distribution of one's own."""
+"""``Repository``: the input of task generation, read from the package index, a directory or an archive."""
 
 import gzip
 import hashlib
@@ -18,15 +18,17 @@ from farm.tasks.sdist.sdist import fetch_sdist, read_sdist, sdist_digest
 
 PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9._+!-]*)")
 _ARCHIVES = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
-_PASSED_OVER = frozenset(
+_IGNORED_NAMES = frozenset(
     {".git", ".hg", ".venv", "venv", ".tox", ".nox", "__pycache__", "node_modules", "build", "dist"}
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """``files`` by path. ``archive`` is None for a release on the index, which ``sha256`` pins; else what the image is
-    built from. ``requirements`` are pins of all that the tests need, pytest included; none until they are resolved.
+    """A package's files by path, and how its image gets them.
+
+    ``archive`` is None for a release on the index, which ``sha256`` pins; otherwise it is copied into the image.
+    ``requirements`` pin all that the tests need, pytest included; empty until they are resolved.
     """
 
     package: str
@@ -38,31 +40,33 @@ class Repository:
 
     @property
     def name(self) -> str:
+        """Return the package and its version, for names of tasks."""
         return "-".join(filter(None, (self.package, self.version)))
 
     @property
     def tests(self) -> Files:
+        """Return the test files by path."""
         return tests_of(self.package, self.files)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Files of tests, as pytest collects them."""
+        """Return the test files that pytest collects."""
         return pytest_modules(self.tests)
 
     @property
     def sources(self) -> Mapping[str, bytes]:
-        """The package's own Python files."""
+        """Return the package's own Python files by path."""
         return _sources(self.package, self.files)
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """Directories in which the package's files lie."""
+        """Return the directories of the package's files."""
         roots = package_roots(self.package, self.files)
         return tuple(sorted({str(Path(root).parent) if root.endswith(".py") else root.rstrip("/") for root in roots}))
 
 
 def open_repository(
-    where: str,
+    name_or_path: str,
     *,
     state_dir: Path,
     sha256: str | None = None,
@@ -70,37 +74,39 @@ def open_repository(
 ) -> Repository:
     """Read the files of a repository; none of its code runs. Raises TaskError.
 
-    ``where``: ``sqlparse==0.4.4``, a directory, or a source distribution. ``pins``: requirements that were resolved
-    before; without them see ``resolving``.
+    ``name_or_path``: ``sqlparse==0.4.4``, a directory, or a source distribution. ``pins``: requirements that were
+    resolved before; without them call ``with_requirements``.
     """
-    path = Path(where)
+    path = Path(name_or_path)
     if path.is_dir():
-        return _of_files(path.resolve().name, read_directory(path), path, pins)
-    if path.is_file() and path.name.endswith(_ARCHIVES):
-        name = re.sub(r"(\.tar)?\.\w+$", "", path.name)
-        return _of_files(name, read_sdist(path), path, pins)
-    pin = PIN.fullmatch(where)
+        return _from_files(path.resolve().stem, read_directory(path), path, pins)
+    if path.is_file() and path.stem.endswith(_ARCHIVES):
+        stem = re.sub(r"(\.tar)?\.\w+$", "", path.stem)
+        return _from_files(stem, read_sdist(path), path, pins)
+    pin = PIN.fullmatch(name_or_path)
     if pin is None:
-        raise TaskError(where, "no repository", "name a directory, a source distribution, or PACKAGE==VERSION")
+        raise TaskError(
+            name_or_path, "not a repository", "name a directory, a source distribution, or PACKAGE==VERSION"
+        )
     package, version = pin[1], pin[2]
     sdist = fetch_sdist(package, version, sha256, state_dir=state_dir)
     files = read_sdist(sdist)
-    _refuse_barren(where, package, files)
+    _refuse_unusable(name_or_path, package, files)
     return Repository(package, version, sdist_digest(sdist), files, None, tuple(pins))
 
 
-def _of_files(name: str, files: Files, where: Path, pins: Sequence[str]) -> Repository:
+def _from_files(name: str, files: Files, origin: Path, pins: Sequence[str]) -> Repository:
     package, _, version = name.rpartition("-") if re.search(r"-\d", name) else (name, "", "")
     package = re.sub(r"[^A-Za-z0-9._-]", "-", package)
-    _refuse_barren(where, package, files)
+    _refuse_unusable(origin, package, files)
     archive = _pack(files)
     return Repository(package, version, hashlib.sha256(archive).hexdigest(), files, archive, tuple(pins))
 
 
-def _refuse_barren(where: Path | str, package: str, files: Files) -> None:
-    """What no task could be made of is found here, before anything is resolved or built."""
+def _refuse_unusable(origin: Path | str, package: str, files: Files) -> None:
+    """Raise TaskError if no task can be made of the repository, before anything is resolved or built."""
     module = re.sub(r"[-.]", "_", package).lower()
-    for wrong, what, remedy in (
+    for wrong, fault, remedy in (
         (
             files.keys().isdisjoint(("pyproject.toml", "setup.py")),
             "pip cannot install it: it has neither pyproject.toml nor setup.py",
@@ -109,7 +115,7 @@ def _refuse_barren(where: Path | str, package: str, files: Files) -> None:
         (
             not _sources(package, files),
             f"holds no package: no directory with __init__.py at the top or below src, nor {module}.py",
-            "lay the package there, or name another repository",
+            "move the package there, or name another repository",
         ),
         (
             not pytest_modules({path: file for path, file in files.items() if is_test(path)}),
@@ -118,7 +124,7 @@ def _refuse_barren(where: Path | str, package: str, files: Files) -> None:
         ),
     ):
         if wrong:
-            raise TaskError(where, what, remedy)
+            raise TaskError(origin, fault, remedy)
 
 
 def _sources(package: str, files: Files) -> Mapping[str, bytes]:
@@ -131,34 +137,34 @@ def _sources(package: str, files: Files) -> Mapping[str, bytes]:
 
 
 def read_directory(path: Path) -> Files:
-    """Read the regular files, without those of version control and build tools; as many bytes as an archive may hold.
+    """Read the regular files, without those of version control and build tools, within the limits of an archive.
 
-    Git is never asked: a stranger's repository can name programs that it is to run. Raises TaskError.
+    Git does not run, because a stranger's repository can name programs for it to run. Raises TaskError.
     """
     files: dict[str, BundleFile] = {}
-    room = MAX_BYTES
-    for directory, below, names in os.walk(path):
-        below[:] = sorted(set(below) - _PASSED_OVER)
-        for name in sorted(set(names) - _PASSED_OVER):
+    remaining = MAX_BYTES
+    for directory, directories, names in os.walk(path):
+        directories[:] = sorted(set(directories) - _IGNORED_NAMES)
+        for name in sorted(set(names) - _IGNORED_NAMES):
             file = Path(directory, name)
             if file.suffix == ".pyc" or file.is_symlink() or not file.is_file():
                 continue
             with file.open("rb") as opened:
-                content = opened.read(room + 1)
-            room -= len(content)
-            if room < 0 or len(files) >= MAX_FILES:
-                what = f"holds more than {MAX_FILES} files, or {MAX_BYTES >> 20} MiB"
-                raise TaskError(path, what, "name a directory of sources alone")
+                content = opened.read(remaining + 1)
+            remaining -= len(content)
+            if remaining < 0 or len(files) >= MAX_FILES:
+                fault = f"holds more than {MAX_FILES} files, or {MAX_BYTES >> 20} MiB"
+                raise TaskError(path, fault, "name a directory of sources alone")
             files[file.relative_to(path).as_posix()] = BundleFile(content, bool(file.stat().st_mode & 0o100))
     return dict(sorted(files.items()))
 
 
 def _pack(files: Files) -> bytes:
-    """The same bytes for the same files."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
+    """Return a reproducible tar.gz of the files."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, file in sorted(files.items()):
             info = tarfile.TarInfo(f"repository/{name}")
             info.size, info.mode = len(file.content), 0o755 if file.executable else 0o644
             archive.addfile(info, io.BytesIO(file.content))
-    return gzip.compress(packed.getvalue(), mtime=0)
+    return gzip.compress(buffer.getvalue(), mtime=0)

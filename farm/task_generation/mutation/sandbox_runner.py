@@ -2,14 +2,14 @@
 
 It is sent as text, and the host never imports it. JOB is JSON:
 
-- ``{"mode": "survey", "files": [test file], "roots": [directory or file of the package]}`` gives one line
+- ``{"mode": "survey", "files": [test file], "roots": [directory or file of the package]}`` writes one line
   ``{"outcomes": {id: outcome}, "durations": {id: seconds}, "lines": {file: {line: [id's index in "outcomes"]}},
   "modules": [imported top modules of the standard library]}``
 - ``{"mode": "trials", "preload": [module], "trials": [{"key", "files": {path: text}, "tests": [id], "timeout_s" of
-  a processor, "most": failures at which to stop}]}`` gives a line for each, in order:
+  a processor, "max_failures": failures at which to stop}]}`` writes a line for each, in order:
   ``{"key", "status": "ran" | "import" | "crash" | "timeout", "passed": n, "failed": [id], "failures": [{...}]}``
 
-A trial is a fork of this process, so that pytest is imported once. Files are put back after each.
+Each trial runs in a fork of this process, so that pytest is imported once. Files are restored after each trial.
 """
 
 import ast
@@ -29,22 +29,22 @@ from typing import Any
 import pytest
 
 OPTIONS = ["-q", "--tb=no", "-o", "addopts=", "--continue-on-collection-errors"]
-MOST_TOLD = 40
-WALL, WALL_S = 4, 30
-"""A trial has so many times its limit, and so many seconds more, by the clock: the machine may be busy."""
-LONGEST = 240
+MAX_FAILURES = 40
+WALL_FACTOR, WALL_EXTRA_S = 4, 30
+"""A trial may take WALL_FACTOR times its processor time and WALL_EXTRA_S more, because the machine may be busy."""
+MAX_CHARS = 240
 
 
 class Recorder:
-    """What became of each test. ``wanted`` None: all that are collected are run."""
+    """A pytest plugin that records the outcome of each test. Without ``wanted`` all collected tests run."""
 
-    def __init__(self, wanted: list[str] | None = None, measured: Any = None) -> None:
+    def __init__(self, wanted: list[str] | None = None, coverage_run: Any = None) -> None:
         self.outcomes: dict[str, str] = {}
         self.durations: dict[str, float] = {}
         self.failures: list[dict[str, Any]] = []
-        self.broken: list[str] = []
+        self.uncollected: list[str] = []
         self._wanted = None if wanted is None else frozenset(wanted)
-        self._measured = measured
+        self._coverage = coverage_run
         self._compared: tuple[str, str, str] | None = None
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
@@ -53,16 +53,16 @@ class Recorder:
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self.broken.append(report.nodeid)
+            self.uncollected.append(report.nodeid)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
         self._compared = None
-        if self._measured is not None:
-            self._measured.switch_context(item.nodeid)
+        if self._coverage is not None:
+            self._coverage.switch_context(item.nodeid)
         yield
-        if self._measured is not None:
-            self._measured.switch_context("")
+        if self._coverage is not None:
+            self._coverage.switch_context("")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         before = self.outcomes.get(report.nodeid, "passed")
@@ -72,34 +72,34 @@ class Recorder:
         self.durations[report.nodeid] = self.durations.get(report.nodeid, 0.0) + report.duration
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> None:
-        self._compared = (op, _shown(left), _shown(right))
+        self._compared = (op, _short_repr(left), _short_repr(right))
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Iterator[None]:
         yield
-        if call.excinfo is None or call.when != "call" or len(self.failures) >= MOST_TOLD:
+        if call.excinfo is None or call.when != "call" or len(self.failures) >= MAX_FAILURES:
             return
         if isinstance(call.excinfo.value, pytest.skip.Exception):
             return
-        with contextlib.suppress(Exception):  # what a failing object does when it is looked at is no concern here
-            self.failures.append(self._told(item, call.excinfo))
+        with contextlib.suppress(Exception):  # the repr of an object under test may raise anything
+            self.failures.append(self._describe(item, call.excinfo))
 
-    def _told(self, item: Any, excinfo: Any) -> dict[str, Any]:
-        home = str(item.path)
+    def _describe(self, item: Any, excinfo: Any) -> dict[str, Any]:
+        test_file = str(item.path)
         line, names, deeper = 0, {}, False
         trace = excinfo.value.__traceback__
         while trace is not None:
-            here = trace.tb_frame.f_code.co_filename == home
-            if here and not trace.tb_frame.f_code.co_name.startswith("<"):
+            in_test_file = trace.tb_frame.f_code.co_filename == test_file
+            if in_test_file and not trace.tb_frame.f_code.co_name.startswith("<"):
                 line, names = trace.tb_lineno, _literals(trace.tb_frame.f_locals)
-            deeper = not here
+            deeper = not in_test_file
             trace = trace.tb_next
         message = str(excinfo.value).strip().splitlines()
         return {
             "test": item.nodeid,
             "line": line,
             "error": type(excinfo.value).__name__,
-            "message": message[0][:LONGEST] if message else "",
+            "message": message[0][:MAX_CHARS] if message else "",
             "deeper": deeper,
             "compared": self._compared,
             "names": names,
@@ -107,45 +107,45 @@ class Recorder:
 
 
 def _literals(names: dict[str, Any]) -> dict[str, str]:
-    """Those names whose value can be written down."""
-    found = {}
+    """Return the variables whose value can be written as a literal."""
+    literals = {}
     for name, value in names.items():
         if name.startswith("@"):
             continue
-        with contextlib.suppress(Exception):  # as above: the value is the failing test's
+        with contextlib.suppress(Exception):  # as above: the value is from the failing test
             text = repr(value)
-            if len(text) <= LONGEST and ast.literal_eval(text) == value:
-                found[name] = text
-    return found
+            if len(text) <= MAX_CHARS and ast.literal_eval(text) == value:
+                literals[name] = text
+    return literals
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     try:
-        return repr(value)[: LONGEST + 1]
+        return repr(value)[: MAX_CHARS + 1]
     except Exception:  # as above
         return ""
 
 
 def survey(job: dict[str, Any]) -> dict[str, Any]:
-    import coverage  # type: ignore[import-not-found]  # it is in the image in which faults are tried
+    import coverage  # type: ignore[import-not-found]  # installed in the image for trials
 
     sys.path.insert(0, os.getcwd())
-    measured = coverage.Coverage(data_file=None, config_file=False, source=job["roots"])
-    recorder = Recorder(measured=measured)
-    began = time.monotonic()
-    measured.start()
+    coverage_run = coverage.Coverage(data_file=None, config_file=False, source=job["roots"])
+    recorder = Recorder(coverage_run=coverage_run)
+    started = time.monotonic()
+    coverage_run.start()
     try:
         pytest.main([*OPTIONS, *job["files"]], plugins=[recorder])
     finally:
-        measured.stop()
-    took = time.monotonic() - began
-    data = measured.get_data()
+        coverage_run.stop()
+    took_s = time.monotonic() - started
+    data = coverage_run.get_data()
     index = {test: number for number, test in enumerate(recorder.outcomes)}
     lines: dict[str, dict[int, list[int]]] = {}
     for path in data.measured_files():
-        found = data.contexts_by_lineno(path)
+        contexts = data.contexts_by_lineno(path)
         lines[os.path.relpath(path)] = {
-            line: sorted(index[test] for test in tests if test in index) for line, tests in found.items()
+            line: sorted(index[test] for test in tests if test in index) for line, tests in contexts.items()
         }
     modules = sorted(name for name in sys.modules if name.partition(".")[0] in sys.stdlib_module_names)
     return {
@@ -153,7 +153,7 @@ def survey(job: dict[str, Any]) -> dict[str, Any]:
         "durations": {test: round(seconds, 4) for test, seconds in recorder.durations.items()},
         "lines": lines,
         "modules": modules,
-        "took_s": round(took, 3),
+        "took_s": round(took_s, 3),
     }
 
 
@@ -163,13 +163,13 @@ def trials(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
         with contextlib.suppress(BaseException):
             __import__(name)
     for trial in job["trials"]:
-        kept = {path: _content(path) for path in trial["files"]}
+        originals = {path: _content(path) for path in trial["files"]}
         try:
             for path, text in trial["files"].items():
                 Path(path).write_bytes(text.encode("utf-8", "surrogateescape"))
-            yield {"key": trial["key"], **_forked(trial)}
+            yield {"key": trial["key"], **_run_in_fork(trial)}
         finally:
-            for path, content in kept.items():
+            for path, content in originals.items():
                 if content is not None:
                     Path(path).write_bytes(content)
                 elif os.path.exists(path):
@@ -180,14 +180,15 @@ def _content(path: str) -> bytes | None:
     return Path(path).read_bytes() if os.path.exists(path) else None
 
 
-def _forked(trial: dict[str, Any]) -> dict[str, Any]:
+def _run_in_fork(trial: dict[str, Any]) -> dict[str, Any]:
+    """Run a trial in a fork and return its result; a crash or a time-out is a result too."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         os.close(reader)
-        _run(trial, writer)
+        _run_and_exit(trial, writer)
     os.close(writer)
-    said, in_time = _read(reader, trial["timeout_s"] * WALL + WALL_S)
+    output, in_time = _read(reader, trial["timeout_s"] * WALL_FACTOR + WALL_EXTRA_S)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
@@ -196,12 +197,13 @@ def _forked(trial: dict[str, Any]) -> dict[str, Any]:
     if not in_time or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
         return {"status": "timeout"}
     try:
-        return dict(json.loads(said))
+        return dict(json.loads(output))
     except ValueError:
         return {"status": "crash"}
 
 
 def _read(reader: int, timeout_s: float) -> tuple[bytes, bool]:
+    """Read one line from the pipe. Return it, and whether it came in time."""
     parts: list[bytes] = []
     until = time.monotonic() + timeout_s
     with open(reader, "rb", buffering=0) as pipe:
@@ -217,20 +219,20 @@ def _read(reader: int, timeout_s: float) -> tuple[bytes, bool]:
                 return b"".join(parts), True
 
 
-def _run(trial: dict[str, Any], writer: int) -> None:
-    """In the fork; never returns."""
+def _run_and_exit(trial: dict[str, Any], writer: int) -> None:
+    """Run a trial in the fork and write its result. Never returns."""
     with contextlib.suppress(BaseException):
         os.setsid()
         seconds = math.ceil(trial["timeout_s"])
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-        nothing = os.open(os.devnull, os.O_RDWR)
+        devnull = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
-            os.dup2(nothing, number)
+            os.dup2(devnull, number)
         recorder = Recorder(trial["tests"])
         files = sorted({test.partition("::")[0] for test in trial["tests"]})
-        pytest.main([*OPTIONS, f"--maxfail={trial['most']}", *files], plugins=[recorder])
+        pytest.main([*OPTIONS, f"--maxfail={trial['max_failures']}", *files], plugins=[recorder])
         failed = sorted(test for test, outcome in recorder.outcomes.items() if outcome == "failed")
-        ran = recorder.outcomes and not recorder.broken
+        ran = recorder.outcomes and not recorder.uncollected
         result = {
             "status": "ran" if ran else "import",
             "passed": sum(outcome == "passed" for outcome in recorder.outcomes.values()),

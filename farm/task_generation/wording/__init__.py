@@ -1,1 +1,1 @@
-"""Instructions of generated tasks, from how tests fail, without a model."""
+"""Instructions of generated tasks, written from the failures of tests without a language model."""

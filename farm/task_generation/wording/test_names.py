@@ -1,4 +1,4 @@
-"""What a name in a test is to a reader who has the repository, but not that test."""
+"""``StatementNames``: the meaning of a test's names to a reader who has the repository without that test."""
 
 import ast
 import builtins
@@ -7,102 +7,110 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from farm.grading.decoys.python_source import Function
-from farm.task_generation.mutation.edits import Holder, body_of, parsed
+from farm.task_generation.mutation.edits import StatementParent, body_of, parse_source
 
-LONGEST_VALUE = 120
-_PYTEST_GIVES = frozenset({"capfd", "caplog", "capsys", "monkeypatch", "recwarn", "request", "tmp_path", "tmpdir"})
+MAX_VALUE_CHARS = 120
+_PYTEST_FIXTURES = frozenset({"capfd", "caplog", "capsys", "monkeypatch", "recwarn", "request", "tmp_path", "tmpdir"})
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """``says``: what the reader is to be told of the name; empty where it says enough. ``place``: the test file that
-    has to stay for it."""
+class NameMeaning:
+    """The meaning of a name.
 
-    says: str = ""
-    place: str = ""
+    ``explanation``: text for the reader, empty if the name explains itself. ``file``: the test file that has to stay in
+    the repository for it.
+    """
+
+    explanation: str = ""
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StatementNames:
-    """Of one test. ``inside`` are bound in it, or in the function around it; ``arguments`` are given by pytest."""
+    """The names of one test.
+
+    ``inside``: names bound in the test or in a function around it. ``arguments``: names that pytest passes. ``star``:
+    the module has a star import.
+    """
 
     arguments: frozenset[str]
     inside: frozenset[str]
-    fixtures: Mapping[str, Known]
-    module: Mapping[str, Known]
+    fixtures: Mapping[str, NameMeaning]
+    module: Mapping[str, NameMeaning]
     star: bool
 
-    def known(self, name: str) -> Known | None:
-        """None where nobody could know it."""
+    def meaning(self, name: str) -> NameMeaning | None:
+        """Return the meaning of a name, or None if a reader cannot know it."""
         if name in self.arguments:
-            return self.fixtures.get(name) or (Known() if name in _PYTEST_GIVES else None)
+            return self.fixtures.get(name) or (NameMeaning() if name in _PYTEST_FIXTURES else None)
         if name in self.inside:
             return None
-        found = self.module.get(name)
-        return Known() if found is None and (self.star or hasattr(builtins, name)) else found
+        meaning_here = self.module.get(name)
+        return NameMeaning() if meaning_here is None and (self.star or hasattr(builtins, name)) else meaning_here
 
 
 def names_of(path: str, tree: ast.Module, test: Function, tests: Mapping[str, bytes]) -> StatementNames:
-    """``test`` is in ``tree``, the file at ``path`` of ``tests``."""
-    around = [node for node in statements_at(tree, test.lineno) if isinstance(node, Function) and _holds(node, test)]
+    """Return the names of ``test``, which is in ``tree``, the file at ``path`` of ``tests``."""
+    around = [node for node in statements_at(tree, test.lineno) if isinstance(node, Function) and _contains(node, test)]
     arguments = {argument.arg for node in around for argument in _arguments(node)}
     bound = {name for node in around for name in bound_in(*node.body)}
     imported = {name for node in around for name in _imported(node)}
-    fixtures: dict[str, Known] = {}
-    module: dict[str, Known] = {}
+    fixtures: dict[str, NameMeaning] = {}
+    module: dict[str, NameMeaning] = {}
     star = False
-    for node in _top(tree):
+    for node in _top_level(tree):
         star |= isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
-        module |= _given(node, path, tests)
-    # Their own file's, else conftest's, else another's: classes of tests inherit fixtures.
-    for place in sorted(tests, key=lambda other: (other != path, not _is_conftest(other), other)):
-        for name, returned in _fixtures_in(tests[place]).items():
-            fixtures.setdefault(name, Known(returned or f"is a fixture in `{place}`", place))
+        module |= _bindings(node, path, tests)
+    # Fixtures of the own file come first, then those of conftest, then others, because test classes inherit fixtures.
+    for file in sorted(tests, key=lambda other: (other != path, not _is_conftest(other), other)):
+        for name, returned in _fixtures_in(tests[file]).items():
+            fixtures.setdefault(name, NameMeaning(returned or f"is a fixture in `{file}`", file))
     return StatementNames(frozenset(arguments), frozenset(bound - imported), fixtures, module, star)
 
 
 def statements_at(tree: ast.AST, line: int) -> list[ast.stmt]:
-    """Those that the line is in, the outer ones first."""
-    found: list[ast.stmt] = []
-    left: list[ast.AST] = [tree]
-    for node in left:
+    """Return the statements around a line, outer before inner."""
+    statements: list[ast.stmt] = []
+    queue: list[ast.AST] = [tree]
+    for node in queue:
         if isinstance(node, ast.stmt):
             if not node.lineno <= line <= (node.end_lineno or node.lineno):
                 continue
-            found.append(node)
-        left += [child for child in ast.iter_child_nodes(node) if isinstance(child, Holder)]
-    return found
+            statements.append(node)
+        queue += [child for child in ast.iter_child_nodes(node) if isinstance(child, StatementParent)]
+    return statements
 
 
 def free_names(*nodes: ast.AST) -> set[str]:
-    """StatementNames that are looked at and not bound there."""
+    """Return names that are read in the nodes and not bound there."""
     return {
         node.id for root in nodes for node in ast.walk(root) if isinstance(node, ast.Name) and _is_read(node)
     } - bound_in(*nodes)
 
 
 def bound_in(*nodes: ast.AST) -> set[str]:
-    found: set[str] = set()
+    """Return names that the nodes bind."""
+    names: set[str] = set()
     for node in (inner for root in nodes for inner in ast.walk(root)):
         if isinstance(node, ast.Name) and not _is_read(node):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, _Definition):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.arg):
-            found.add(node.arg)
+            names.add(node.arg)
         elif isinstance(node, ast.alias):
-            found.add(_bound_by(node))
+            names.add(_bound_by(node))
         elif isinstance(node, ast.ExceptHandler) and node.name:
-            found.add(node.name)
-    return found
+            names.add(node.name)
+    return names
 
 
 def _is_read(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Load)
 
 
-def _holds(outer: Function, inner: Function) -> bool:
+def _contains(outer: Function, inner: Function) -> bool:
     return outer.lineno <= inner.lineno and (inner.end_lineno or 0) <= (outer.end_lineno or 0)
 
 
@@ -122,25 +130,25 @@ def _bound_by(alias: ast.alias) -> str:
     return alias.asname or alias.name.partition(".")[0]
 
 
-def _top(node: ast.AST) -> Iterator[ast.stmt]:
-    """Statements of a module, those below ``if`` and ``try`` too."""
+def _top_level(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements of a module, including those below ``if`` and ``try``."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child
         if isinstance(child, ast.If | ast.Try | ast.With | ast.For | ast.ExceptHandler):
-            yield from _top(child)
+            yield from _top_level(child)
 
 
-def _given(node: ast.stmt, path: str, tests: Mapping[str, bytes]) -> Mapping[str, Known]:
-    """What the statement of a test file binds."""
+def _bindings(node: ast.stmt, path: str, tests: Mapping[str, bytes]) -> Mapping[str, NameMeaning]:
+    """Return the names that a statement of a test file binds, with their meaning."""
     if isinstance(node, ast.Import | ast.ImportFrom):
-        return {_bound_by(alias): _of_import(node, alias, path, tests) for alias in node.names}
-    here = Known(f"is in `{path}`", path)
+        return {_bound_by(alias): _import_meaning(node, alias, path, tests) for alias in node.names}
+    in_file = NameMeaning(f"is in `{path}`", path)
     if isinstance(node, _Definition):
-        return {node.name: here}
+        return {node.name: in_file}
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-        return {node.targets[0].id: Known(f"is `{value}`") if (value := _literal(node.value)) else here}
-    return dict.fromkeys(bound_in(node), here) if isinstance(node, ast.Assign | ast.AnnAssign | ast.For) else {}
+        return {node.targets[0].id: NameMeaning(f"is `{value}`") if (value := _literal(node.value)) else in_file}
+    return dict.fromkeys(bound_in(node), in_file) if isinstance(node, ast.Assign | ast.AnnAssign | ast.For) else {}
 
 
 def _literal(node: ast.expr) -> str:
@@ -149,26 +157,28 @@ def _literal(node: ast.expr) -> str:
         ast.literal_eval(node)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return ""
-    return text if len(text) <= LONGEST_VALUE else ""
+    return text if len(text) <= MAX_VALUE_CHARS else ""
 
 
-def _of_import(node: ast.Import | ast.ImportFrom, alias: ast.alias, path: str, tests: Mapping[str, bytes]) -> Known:
-    """With its place where it comes from a file of tests."""
+def _import_meaning(
+    node: ast.Import | ast.ImportFrom, alias: ast.alias, path: str, tests: Mapping[str, bytes]
+) -> NameMeaning:
+    """Return the meaning of an imported name, with its file if that is a test file."""
     module = (node.module or alias.name) if isinstance(node, ast.ImportFrom) else alias.name
     own = isinstance(node, ast.ImportFrom) and node.level > 0
     if not own and "." in module and module.partition(".")[0] not in ("test", "tests"):
-        return Known()
+        return NameMeaning()
     directory = path.rpartition("/")[0]
-    file = f"{directory}/{module.rpartition('.')[2]}.py".removeprefix("/")
-    return Known(f"is in `{file}`", file) if file in tests else Known()
+    module_file = f"{directory}/{module.rpartition('.')[2]}.py".removeprefix("/")
+    return NameMeaning(f"is in `{module_file}`", module_file) if module_file in tests else NameMeaning()
 
 
 @lru_cache(maxsize=256)
 def _fixtures_in(source: bytes) -> Mapping[str, str]:
-    """What each returns, where that is short."""
-    tree = parsed(source) if b"fixture" in source else None
+    """Return the fixtures of a file by name, with the returned value if it is short."""
+    tree = parse_source(source) if b"fixture" in source else None
     return {
-        node.name: _returns(node)
+        node.name: _returned_value(node)
         for node in (ast.walk(tree) if tree is not None else ())
         if isinstance(node, Function) and any("fixture" in ast.unparse(line) for line in node.decorator_list)
     }
@@ -178,10 +188,10 @@ def _is_conftest(path: str) -> bool:
     return path.rpartition("/")[2] == "conftest.py"
 
 
-def _returns(node: Function) -> str:
-    """Of a fixture that only returns something short."""
+def _returned_value(node: Function) -> str:
+    """Return the value of a fixture that only returns something short, else an empty text."""
     body = body_of(node)
     if node.args.args or len(body) != 1 or not isinstance(only := body[0], ast.Return) or only.value is None:
         return ""
     text = ast.unparse(only.value)
-    return f"is `{text}`" if len(text) <= LONGEST_VALUE else ""
+    return f"is `{text}`" if len(text) <= MAX_VALUE_CHARS else ""

@@ -1,1 +1,1 @@
-"""Rows of the data sets that others publish, each format read into a draft of a task."""
+"""Formats of public data sets: each module reads a row into an ``ImportDraft``."""

@@ -1,4 +1,4 @@
-"""What a task directory says: ``task.toml``, the compose file and the steps, each value checked when it is read.
+"""The schema of a task directory: ``task.toml``, the compose file and the steps, each value checked when it is read.
 
-``manifest`` is where to enter.
+Start at ``manifest``.
 """

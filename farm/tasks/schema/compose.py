@@ -1,4 +1,4 @@
-"""``environment/docker-compose.yaml`` with the one service ``main``: what of it is taken, and what refused."""
+"""``environment/docker-compose.yaml`` with one service ``main``: read what a sandbox can honour, refuse the rest."""
 
 import re
 from collections.abc import Mapping
@@ -13,67 +13,69 @@ from farm.tasks.errors import TaskError
 from farm.tasks.schema.manifest_types import image_reference
 
 NAME = "docker-compose.yaml"
-"""The one name that Harbor reads. A ``docker-compose.yml`` is material of the task, like every other file there."""
+"""The only name that Harbor reads. A ``docker-compose.yml`` is an ordinary file of the task."""
 MAX_BYTES = 64 * 1024
 MAX_ALIASES = 16
-"""An alias of aliases doubles what it stands for: so many can make a file some hundred times as large, no more."""
+"""Limit for aliases, because an alias of aliases doubles what it stands for."""
 
-_PASSED_OVER = frozenset(
+_IGNORED_KEYS = frozenset(
     {"container_name", "deploy", "hostname", "init", "platform", "pull_policy", "stdin_open", "tty"}
 )
-"""Of the service: names, and limits that Harbor sets from ``task.toml``."""
-_IDLE = frozenset({"sleep infinity", "tail -f /dev/null", "sh -c sleep infinity", "bash -c sleep infinity"})
-_FILLED_IN = (
+"""Keys of the service that have no effect: names, and limits that Harbor sets from ``task.toml``."""
+_IDLE_COMMANDS = frozenset({"sleep infinity", "tail -f /dev/null", "sh -c sleep infinity", "bash -c sleep infinity"})
+_HARBOR_NAMES = (
     "MAIN_IMAGE_NAME|PREBUILT_IMAGE_NAME|CONTEXT_DIR|TEST_DIR|CPUS|MEMORY"
     "|(HOST|ENV)_(VERIFIER_LOGS|AGENT_LOGS|ARTIFACTS)_PATH"
 )
-_HARBORS = re.compile(rf"\$(({_FILLED_IN})(?![A-Za-z0-9_])|\{{({_FILLED_IN})(:?-[^}}$]*)?\}})")
-"""What Harbor itself fills in, which means nothing here; any other variable would be one of the host's."""
-_ASKED = re.compile(r"\$(\{[^}]*\}?|\w*)")
+_HARBOR_VARIABLE = re.compile(rf"\$(({_HARBOR_NAMES})(?![A-Za-z0-9_])|\{{({_HARBOR_NAMES})(:?-[^}}$]*)?\}})")
+"""A variable that Harbor fills in and that has no effect here. Any other would be a variable of the host."""
+_VARIABLE = re.compile(r"\$(\{[^}]*\}?|\w*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
-    """What a compose file adds. ``image`` where it names one in place of a build; ``workdir`` is absolute."""
+class ComposeSettings:
+    """The settings of a compose file. ``image`` is set if it names one instead of a build; ``workdir`` is absolute."""
 
     image: str | None = None
     workdir: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse_compose(path: Path, content: bytes) -> Composed:
-    """Raises TaskError by the key that a sandbox cannot honour."""
+def parse_compose(path: Path, content: bytes) -> ComposeSettings:
+    """Return the settings. Raises TaskError, by its key, for what a sandbox cannot honour."""
     try:
         document = _load(content)
     except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
         raise TaskError(path, f"not YAML ({str(error)[:200]})", "correct the syntax there") from None
     service = _only_service(path, document)
     for key in service:
-        known = key in _READ or key in _PASSED_OVER or str(key).startswith("x-")
-        if not known:
-            raise _refusal(path, f"services.main.{key}", "cannot be honoured", "remove it, or say it in the Dockerfile")
+        is_known = key in _HONOURED_KEYS or key in _IGNORED_KEYS or str(key).startswith("x-")
+        if not is_known:
+            raise _refusal(path, f"services.main.{key}", "cannot be honoured", "remove it, or set it in the Dockerfile")
     _refuse_variables(path, service)
-    _refuse_program(path, service)
+    _refuse_commands(path, service)
     _refuse_volumes(path, service)
     if service.get("network_mode", "none") != "none":
         raise _refusal(path, "services.main.network_mode", "sandboxes have no network", "name hosts in task.toml")
-    built = _builds(path, service)
-    return Composed(_image(path, service, built), _workdir(path, service), _environment(path, service))
+    built = _builds_dockerfile(path, service)
+    return ComposeSettings(_image(path, service, built), _workdir(path, service), _environment(path, service))
 
 
-_READ = frozenset({"build", "command", "entrypoint", "environment", "image", "network_mode", "volumes", "working_dir"})
+_HONOURED_KEYS = frozenset(
+    {"build", "command", "entrypoint", "environment", "image", "network_mode", "volumes", "working_dir"}
+)
 
 
 def _load(content: bytes) -> Any:
     if len(content) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES >> 10} KiB")
     document = yaml.load(content, _BoundedLoader)
-    check_depth(document)  # aliases nest it deeper than the file is
+    check_depth(document)  # aliases make it deeper than the file
     return document
 
 
 class _BoundedLoader(yaml.SafeLoader):
-    """Raise ValueError while reading: for more than ``MAX_ALIASES`` aliases, or a file that is nested too deeply."""
+    """A YAML loader that raises ValueError for more than ``MAX_ALIASES`` aliases or for too deep nesting."""
 
     aliases = 0
     depth = 0
@@ -112,20 +114,20 @@ def _only_service(path: Path, document: Any) -> Mapping[Any, Any]:
 
 
 def _refuse_variables(path: Path, service: Mapping[Any, Any]) -> None:
-    """Compose would take them from the environment of whoever runs it, or from a file beside; ``$$`` is a dollar."""
-    for key in sorted(_READ & service.keys()):
-        asked = _ASKED.search(_HARBORS.sub("", str(service[key]).replace("$$", "")))
-        if asked:
-            what = f"{asked[0][:100]!a} asks for a variable of the host's, which no sandbox sees"
-            raise _refusal(path, f"services.main.{key}", what, "write its value")
+    """Refuse variables, which Compose takes from the host's environment or from a file; ``$$`` is a dollar."""
+    for key in sorted(_HONOURED_KEYS & service.keys()):
+        variable = _VARIABLE.search(_HARBOR_VARIABLE.sub("", str(service[key]).replace("$$", "")))
+        if variable:
+            fault = f"{variable[0][:100]!a} is a variable of the host, which no sandbox has"
+            raise _refusal(path, f"services.main.{key}", fault, "write its value")
 
 
-def _refuse_program(path: Path, service: Mapping[Any, Any]) -> None:
-    """A sandbox runs the tool server and what it is asked to; what only keeps a container alive is not needed."""
+def _refuse_commands(path: Path, service: Mapping[Any, Any]) -> None:
+    """Refuse a command unless it only keeps a container alive, because a sandbox runs the tool server."""
     for key in ("command", "entrypoint"):
         value = service.get(key)
         words = value if isinstance(value, list) else [value]
-        if value is not None and " ".join(str(word) for word in words) not in _IDLE:
+        if value is not None and " ".join(str(word) for word in words) not in _IDLE_COMMANDS:
             raise _refusal(
                 path, f"services.main.{key}", "is not run in a sandbox", "let the tests or the task start it"
             )
@@ -139,16 +141,16 @@ def _refuse_volumes(path: Path, service: Mapping[Any, Any]) -> None:
         raise _refusal(path, "services.main.volumes", "nothing of the host is mounted", "copy it in the Dockerfile")
 
 
-def _builds(path: Path, service: Mapping[Any, Any]) -> bool:
-    """Whether the image is that of ``environment/Dockerfile``."""
+def _builds_dockerfile(path: Path, service: Mapping[Any, Any]) -> bool:
+    """Return whether the image is that of ``environment/Dockerfile``. Raises TaskError for any other build."""
     build = service.get("build")
     if build is None:
         return False
     if isinstance(build, str):
         build = {"context": build}
-    plain = isinstance(build, dict) and build.keys() <= {"context", "dockerfile"}
-    here = plain and str(build.get("context", ".")) in (".", "./", "${CONTEXT_DIR}")
-    if not here or build.get("dockerfile", "Dockerfile") != "Dockerfile":
+    known_keys = isinstance(build, dict) and build.keys() <= {"context", "dockerfile"}
+    in_context = known_keys and str(build.get("context", ".")) in (".", "./", "${CONTEXT_DIR}")
+    if not in_context or build.get("dockerfile", "Dockerfile") != "Dockerfile":
         raise _refusal(
             path, "services.main.build", "only environment/Dockerfile is built, without arguments", "write build: ."
         )
@@ -157,7 +159,7 @@ def _builds(path: Path, service: Mapping[Any, Any]) -> bool:
 
 def _image(path: Path, service: Mapping[Any, Any], built: bool) -> str | None:
     image = service.get("image")
-    if image is None or built or (isinstance(image, str) and _HARBORS.fullmatch(image)):
+    if image is None or built or (isinstance(image, str) and _HARBOR_VARIABLE.fullmatch(image)):
         return None
     try:
         return image_reference(str(image))
@@ -173,26 +175,26 @@ def _workdir(path: Path, service: Mapping[Any, Any]) -> str | None:
 
 
 def _environment(path: Path, service: Mapping[Any, Any]) -> Mapping[str, str]:
-    """Variables that Harbor itself fills in mean nothing here."""
+    """Return the variables without those that Harbor fills in."""
     value = service.get("environment") or {}
     if isinstance(value, list):
         pairs = [str(item).partition("=") for item in value]
         value = {name: text if equals else None for name, equals, text in pairs}
     if not isinstance(value, dict):
         raise _refusal(path, "services.main.environment", "not a list of variables", "write NAME: value")
-    kept: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name, content in value.items():
         key, text = f"services.main.environment.{str(name)[:50]}", str(content)
         if content is None:
-            raise _refusal(path, key, "has no value, and the host's is not seen by any sandbox", "write its value")
-        if _HARBORS.fullmatch(text):
+            raise _refusal(path, key, "has no value, and no sandbox has the host's", "write its value")
+        if _HARBOR_VARIABLE.fullmatch(text):
             continue
         variable = isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
         if not variable or isinstance(content, (list, dict)) or "$" in text.replace("$$", "") or "\0" in text:
             raise _refusal(path, key, "not a plain variable", "write its value")
-        kept[name] = text.replace("$$", "$")
-    return kept
+        variables[name] = text.replace("$$", "$")
+    return variables
 
 
-def _refusal(path: Path, key: str, what: str, remedy: str) -> TaskError:
-    return TaskError(path, what, remedy, key=key)
+def _refusal(path: Path, key: str, fault: str, remedy: str) -> TaskError:
+    return TaskError(path, fault, remedy, key=key)

@@ -42,7 +42,7 @@ OF_CHANGES = frozenset(
         *("max_turns", "source", "original", "never_false"),
     )
 )
-"""Keys that say how a change is made and judged."""
+"""Keys that control how a change is made and graded."""
 
 
 class _Strict(BaseModel):
@@ -50,13 +50,13 @@ class _Strict(BaseModel):
 
 
 class _Harbor(BaseModel):
-    """Harbor's own tables: unknown keys are passed over, as Harbor does."""
+    """Harbor's own tables: unknown keys are ignored, as Harbor does."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class ReleaseTable(_Strict):
-    """A release pair: ``old`` is the repository, ``new`` brings the verifier's tests and the gold change.
+    """A release pair: ``old`` is the repository, ``new`` has the verifier's tests and the gold change.
 
     The digests are those of the two source distributions.
     """
@@ -69,9 +69,10 @@ class ReleaseTable(_Strict):
 
 
 class OriginalTable(_Strict):
-    """A made-up fault: the image holds ``version`` with ``changed`` files altered; as released they solve the task.
+    """A generated fault: the image has ``version`` with the files ``changed`` altered.
 
-    Its test files are the verifier's. ``sha256`` is that of the source distribution.
+    The released files solve the task, and the release's test files are the verifier's. ``sha256`` is that of the source
+    distribution.
     """
 
     package: Word
@@ -81,6 +82,8 @@ class OriginalTable(_Strict):
 
 
 class ExpectedFile(_Strict):
+    """A file of the expected answer with its ranges of lines."""
+
     path: RelativePath
     lines: tuple[LineRange, ...]
 
@@ -101,9 +104,9 @@ class RetrievalTable(_Strict):
 
 
 class FarmTable(_Strict):
-    """``[metadata.farm]``. The three id lists may each be a file of the task, one id a line.
+    """``[metadata.farm]``. Each of the three id lists may be a file of the task with one id per line.
 
-    ``test_patch`` is a file of the task: the unified diff that makes the tests of what the image holds.
+    ``test_patch`` is a file of the task: a unified diff that turns the image's tests into the verifier's.
     """
 
     workspace: AbsolutePath | None = None
@@ -138,7 +141,7 @@ class TaskTable(_Harbor):
 
 
 class _Networked(_Harbor):
-    """Harbor's own way to say what may be reached; of its modes only ``allowlist`` grants something here."""
+    """Harbor's keys for the network. Of the modes only ``allowlist`` grants hosts here."""
 
     network_mode: NetworkMode | None = None
     allowed_hosts: Hosts = ()
@@ -149,7 +152,7 @@ class SolutionTable(_Harbor):
 
 
 class HealthcheckTable(_Harbor):
-    """The whole of it, with all retries, takes MAX_HEALTHCHECK_S at most."""
+    """A healthcheck, which takes at most MAX_HEALTHCHECK_S with all retries."""
 
     command: Command
     interval_sec: Seconds = 5.0
@@ -161,8 +164,8 @@ class HealthcheckTable(_Harbor):
     def _ends_in_time(self) -> Self:
         whole_s = self.start_period_sec + self.retries * (self.interval_sec + self.timeout_sec)
         if whole_s > MAX_HEALTHCHECK_S:
-            told = f"start_period_sec and retries of interval_sec and timeout_sec add up to {whole_s:g} s"
-            raise ValueError(f"{told}, more than {MAX_HEALTHCHECK_S} s")
+            total = f"start_period_sec and retries of interval_sec and timeout_sec add up to {whole_s:g} s"
+            raise ValueError(f"{total}, more than {MAX_HEALTHCHECK_S} s")
         return self
 
 
@@ -236,7 +239,7 @@ class StepVerifierTable(_Networked):
 
 
 class StepTable(_Harbor):
-    """``[[steps]]``. What is not said is the task's."""
+    """``[[steps]]``. Missing values are those of the task."""
 
     name: Word
     agent: StepAgentTable = StepAgentTable()
@@ -247,7 +250,7 @@ class StepTable(_Harbor):
 
 
 class Manifest(_Harbor):
-    """One ``task.toml``."""
+    """A ``task.toml``."""
 
     schema_version: str = "1.0"
     task: TaskTable = TaskTable()
@@ -262,19 +265,19 @@ class Manifest(_Harbor):
 
     @property
     def own(self) -> bool:
-        """Whether the task was written for the farm: it has a table ``[metadata.farm]``."""
+        """Return whether the task was written for the farm: it has a table ``[metadata.farm]``."""
         return "farm" in self.metadata.model_fields_set
 
     @property
     def separate(self) -> bool:
-        """Whether the verifier has a sandbox of its own, to which only artifacts go."""
+        """Return whether the verifier has a sandbox of its own, which gets only artifacts."""
         mode = self.verifier.environment_mode
-        given = self.verifier.environment is not None and mode is None
-        return mode == "separate" or given or self.metadata.farm.grading is GradingMode.SEPARATE
+        has_own_table = self.verifier.environment is not None and mode is None
+        return mode == "separate" or has_own_table or self.metadata.farm.grading is GradingMode.SEPARATE
 
     @property
     def network(self) -> tuple[str, ...]:
-        """The hosts that a policy may reach: the farm's own key, else what Harbor's tables allow the agent."""
+        """Return the hosts that a policy may reach: the farm's own key, or what Harbor's tables allow the agent."""
         if self.metadata.farm.network is not None:
             return self.metadata.farm.network
         table = self.agent if self.agent.network_mode is not None else self.environment
@@ -294,30 +297,30 @@ def parse_manifest(path: Path, content: bytes) -> Manifest:
     try:
         document = read_toml(content)
     except TooDeep as error:
-        raise TaskError(path, str(error), "write it flatter") from None
-    except ValueError as error:  # also a number of thousands of digits, which Python does not read
+        raise TaskError(path, str(error), "nest it less") from None
+    except ValueError as error:  # also for a number with more digits than Python reads
         raise TaskError(path, f"not TOML: {str(error).split(';')[0]}", "correct the syntax there") from None
     try:
         manifest = Manifest.model_validate(document)
     except ValidationError as error:
         raise first_error(path, error, Manifest) from None
-    _refuse_what_cannot_be_honoured(path, manifest)
+    _refuse_unsupported(path, manifest)
     return manifest
 
 
-def _refuse_what_cannot_be_honoured(path: Path, manifest: Manifest) -> None:
-    """What would silently mean something else here is an error."""
+def _refuse_unsupported(path: Path, manifest: Manifest) -> None:
+    """Raise TaskError for what would have another meaning here than in Harbor."""
     _refuse_environment(path, "environment", manifest.environment)
     if manifest.verifier.environment is not None:
         _refuse_environment(path, "verifier.environment", manifest.verifier.environment)
     if manifest.metadata.farm.retrieval is not None:
         for key in sorted(OF_CHANGES & manifest.metadata.farm.model_fields_set):
-            raise TaskError(path, "means nothing where code is to be found", "remove it", key=f"metadata.farm.{key}")
-    for wrong, key, what, remedy in (
+            raise TaskError(path, "has no effect in a retrieval task", "remove it", key=f"metadata.farm.{key}")
+    for wrong, key, fault, remedy in (
         (
             not manifest.schema_version.startswith("1."),
             "schema_version",
-            f"schema {manifest.schema_version} is not known",
+            f"schema {manifest.schema_version} is not supported",
             "write a task of Harbor's schema 1.x",
         ),
         (
@@ -327,14 +330,15 @@ def _refuse_what_cannot_be_honoured(path: Path, manifest: Manifest) -> None:
             "remove the one or the other",
         ),
         (
-            not services(manifest.artifacts, manifest.verifier.collect) <= {None, "main"},
+            not services_of(manifest.artifacts, manifest.verifier.collect) <= {None, "main"},
             "artifacts",
-            "there is no service but main",
+            "main is the only service",
             "remove the others",
         ),
         (
             any(
-                table is not None and table.network_mode in ("public", "allowlist") for table in _of_verifier(manifest)
+                table is not None and table.network_mode in ("public", "allowlist")
+                for table in _verifier_networks(manifest)
             ),
             "verifier.network_mode",
             "tests never have a network",
@@ -342,33 +346,34 @@ def _refuse_what_cannot_be_honoured(path: Path, manifest: Manifest) -> None:
         ),
     ):
         if wrong:
-            raise TaskError(path, what, remedy, key=key)
+            raise TaskError(path, fault, remedy, key=key)
 
 
-def services(artifacts: Sequence[ArtifactTable], collect: Sequence[CollectTable]) -> set[str | None]:
+def services_of(artifacts: Sequence[ArtifactTable], collect: Sequence[CollectTable]) -> set[str | None]:
+    """Return the names of services in artifacts and collect commands."""
     return {item.service for item in artifacts} | {item.service for item in collect}
 
 
-def _of_verifier(manifest: Manifest) -> tuple[_Networked | None, ...]:
+def _verifier_networks(manifest: Manifest) -> tuple[_Networked | None, ...]:
     return manifest.verifier, manifest.verifier.environment
 
 
 def _refuse_environment(path: Path, table: str, environment: EnvironmentTable) -> None:
-    for wrong, key, what, remedy in (
-        (environment.gpus > 0, "gpus", "sandboxes have no GPU", "take a task that needs none"),
-        (environment.os != "linux", "os", f"there are no {environment.os} sandboxes", "take one of Linux"),
+    for wrong, key, fault, remedy in (
+        (environment.gpus > 0, "gpus", "sandboxes have no GPU", "choose a task that needs none"),
+        (environment.os != "linux", "os", f"there are no {environment.os} sandboxes", "choose one for Linux"),
         (
             bool(environment.mcp_servers),
             "mcp_servers",
             "policies here have the farm's own tools and no others",
-            "take a task that needs no server",
+            "choose a task that needs no server",
         ),
         (
             environment.skills_dir is not None,
             "skills_dir",
-            "policies here are told of no skills",
-            "say what is needed in instruction.md, and remove the key",
+            "the farm passes no skills to policies",
+            "write what is needed into instruction.md, and remove the key",
         ),
     ):
         if wrong:
-            raise TaskError(path, what, remedy, key=f"{table}.{key}")
+            raise TaskError(path, fault, remedy, key=f"{table}.{key}")

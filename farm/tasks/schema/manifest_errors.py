@@ -1,4 +1,4 @@
-"""What is wrong with a ``task.toml``, in one line for its author."""
+"""Describe the first error of a ``task.toml`` in one line."""
 
 import difflib
 from collections.abc import Sequence
@@ -9,28 +9,28 @@ from pydantic import BaseModel, ValidationError
 
 from farm.tasks.errors import TaskError
 
-_SHOWN_CHARS = 200
+_MAX_SHOWN_CHARS = 200
 
 
 def first_error(path: Path, error: ValidationError, model: type[BaseModel]) -> TaskError:
-    """Return the error that tells most, about a document of ``model``. For an unknown key it names the nearest one."""
-    found = error.errors(include_url=False, include_input=False)
-    unknown = [item for item in found if item["type"] == "extra_forbidden"]
-    # Of a value that may be of two types, the complaint about its content says more than the one about its type.
-    telling = [item for item in found if item["type"] not in ("tuple_type", "string_type")]
-    first = [*unknown, *telling, *found][0]
+    """Return the most informative error of a document of ``model``. For an unknown key it names the nearest one."""
+    errors = error.errors(include_url=False, include_input=False)
+    unknown = [item for item in errors if item["type"] == "extra_forbidden"]
+    # For a value of two possible types, an error about its content says more than one about its type.
+    informative = [item for item in errors if item["type"] not in ("tuple_type", "string_type")]
+    first = [*unknown, *informative, *errors][0]
     key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "function-", "str")))
-    key = key if len(key) <= _SHOWN_CHARS else f"{key[:_SHOWN_CHARS]}…"
+    key = key if len(key) <= _MAX_SHOWN_CHARS else f"{key[:_MAX_SHOWN_CHARS]}…"
     if first["type"] == "extra_forbidden":
-        known = _keys_at(model, first["loc"][:-1])
-        near = difflib.get_close_matches(str(first["loc"][-1])[:_SHOWN_CHARS], known, n=1, cutoff=0.0)
-        return TaskError(path, "unknown key", f"the nearest one is {near[0]!r}", key=key)
+        known_keys = _keys_at(model, first["loc"][:-1])
+        nearest = difflib.get_close_matches(str(first["loc"][-1])[:_MAX_SHOWN_CHARS], known_keys, n=1, cutoff=0.0)
+        return TaskError(path, "unknown key", f"the nearest one is {nearest[0]!r}", key=key)
     if first["type"] == "missing":
         return TaskError(path, "missing", "add it", key=key)
-    if first["type"] == "value_error":  # the farm's own words, which may begin with the name of a variable
+    if first["type"] == "value_error":  # the farm's own message, which may begin with the name of a variable
         return TaskError(path, str(first["ctx"]["error"])[:1000], "correct the value", key=key)
-    what = str(first["msg"])[:1000]
-    return TaskError(path, what[0].lower() + what[1:], "correct the value", key=key)
+    message = str(first["msg"])[:1000]
+    return TaskError(path, message[0].lower() + message[1:], "correct the value", key=key)
 
 
 def _keys_at(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The values of a ``task.toml``: paths, ids, sizes, hosts and variables, each checked when it is read."""
+"""The types of values in a ``task.toml``: paths, ids, sizes, hosts and variables, each checked when it is read."""
 
 import posixpath
 import re
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from farm.core.path_patterns import GitignorePatterns, TarPatterns, refuse_patterns
+from farm.core.path_patterns import GitignorePatterns, TarPatterns, check_patterns
 from sandboxes.egress import AllowList
 from sandboxes.errors import SpecError
 
@@ -28,7 +28,7 @@ _REFERENCE = re.compile(
 
 
 def _relative_path(value: str) -> str:
-    """A normalised relative POSIX path that stays where it starts."""
+    """Return a normalised relative POSIX path that stays in its directory. Raises ValueError."""
     if not value or value.startswith("/") or "\0" in value or posixpath.normpath(value) != value:
         raise ValueError(f"{value!r} is not a plain relative path")
     if value.split("/")[0] in ("..", "."):
@@ -45,7 +45,7 @@ def _absolute_path(value: str) -> str:
 
 
 def size_mib(value: Any) -> Any:
-    """``2048`` (MiB), ``"2G"`` or ``"512M"``, as Harbor writes them, in MiB."""
+    """Return a size in MiB: ``2048`` is MiB, ``"2G"`` and ``"512M"`` are as Harbor writes them. Raises ValueError."""
     if not isinstance(value, str):
         return value
     match = _SIZE.fullmatch(value.strip())
@@ -56,19 +56,20 @@ def size_mib(value: Any) -> Any:
 
 
 def as_user(value: Any) -> Any:
-    """A number stands for itself."""
+    """Return a user number as text, any other value as it is."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def image_reference(value: str) -> str:
-    """The name of an image, by the grammar of `distribution/reference`, which Docker's is. Raises ValueError."""
+    """Return an image name that follows Docker's grammar `distribution/reference`. Raises ValueError."""
     match = _REFERENCE.fullmatch(value) if len(value) <= MAX_NAME_CHARS else None
     if match is None or len(match["name"]) > 255:
-        raise ValueError(f"{value[:100]!r} is no name of an image, such as org/name:tag")
+        raise ValueError(f"{value[:100]!r} is not an image name, such as org/name:tag")
     return value
 
 
 def none_is_no_host(value: Any) -> Any:
+    """Return an empty list for ``none``. Raises ValueError for any other text."""
     if value == "none":
         return ()
     if not isinstance(value, list):
@@ -77,6 +78,7 @@ def none_is_no_host(value: Any) -> Any:
 
 
 def one_or_more(value: Any) -> Any:
+    """Return a single text as a tuple."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -89,25 +91,25 @@ def _hosts(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _protected(value: tuple[str, ...]) -> tuple[str, ...]:
-    refuse_patterns(value)
+    check_patterns(value)
     GitignorePatterns(value)
     return value
 
 
 def _excluded(value: tuple[str, ...]) -> tuple[str, ...]:
-    refuse_patterns(value)
+    check_patterns(value)
     TarPatterns(value)
     return value
 
 
 def _line_range(value: tuple[int, int]) -> tuple[int, int]:
     if not 1 <= value[0] <= value[1]:
-        raise ValueError(f"[{value[0]}, {value[1]}] is no range of lines, from 1, both ends included")
+        raise ValueError(f"[{value[0]}, {value[1]}] is not a range of lines, counted from 1 with both ends included")
     return value
 
 
 def as_tables(value: Any) -> Any:
-    """Artifacts are paths, or tables with a ``source``."""
+    """Return artifacts as tables with a ``source``; a path is one."""
     if not isinstance(value, list):
         return value
     return [{"source": item} if isinstance(item, str) else item for item in value]
@@ -120,9 +122,9 @@ def lower(value: Any) -> Any:
 def _variables(value: Mapping[str, str]) -> Mapping[str, str]:
     for name, content in value.items():
         if not _VARIABLE.fullmatch(name) or "\0" in content:
-            raise ValueError(f"{name!r} is no variable")
+            raise ValueError(f"{name!r} is not the name of a variable, or its value has a zero byte")
         if "$" in content:
-            raise ValueError(f"{name} asks for a variable of the host's, which no sandbox sees; write its value")
+            raise ValueError(f"{name} refers to a variable of the host, which no sandbox has; write its value")
     return value
 
 
@@ -146,4 +148,4 @@ UserName = Annotated[
     BeforeValidator(as_user),
     Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$"),
 ]
-"""As a Dockerfile has it: a user, or a user, a colon and a group, each a name or a number."""
+"""A user as in a Dockerfile: a user, or a user, a colon and a group, each a name or a number."""

@@ -1,4 +1,4 @@
-"""Harbor's tasks of several steps: each has a directory below ``steps/``, and what it does not say is the task's."""
+"""Harbor's tasks of several steps, each with a directory below ``steps/``. Missing values are those of the task."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,40 +9,43 @@ from farm.tasks.bundle import BundleFile, StepFiles, TaskBundle
 from farm.tasks.errors import TaskError
 from farm.tasks.files import MANIFEST, below, read_instruction
 from farm.tasks.schema.harbor_environment import healthcheck_of
-from farm.tasks.schema.manifest import Manifest, StepTable, services
+from farm.tasks.schema.manifest import Manifest, StepTable, services_of
 
 _REWARD = "reward"
 
 
 def in_steps(path: Path, manifest: Manifest, files: Mapping[str, BundleFile], bundle: TaskBundle) -> TaskBundle:
-    """``bundle`` is made of all that is not below ``steps/``. Raises TaskError for what no episode could run."""
-    _refuse_what_is_not_of_steps(path, manifest, bundle)
-    of_all = below(files, "tests/")
+    """Return the bundle with its steps. ``bundle`` was made of all files outside ``steps/``.
+
+    Raises TaskError for what no episode could run.
+    """
+    _refuse_single_step_keys(path, manifest, bundle)
+    shared_tests = below(files, "tests/")
     steps: list[Step] = []
-    parts: list[StepFiles] = []
+    files_of_steps: list[StepFiles] = []
     for number, table in enumerate(manifest.steps):
-        key, home = f"steps.{number}", f"steps/{table.name}"
+        key, directory = f"steps.{number}", f"steps/{table.name}"
         if any(table.name == step.name for step in steps):
-            raise TaskError(path / MANIFEST, f"there are two of {table.name}", "rename one", key=f"{key}.name")
+            raise TaskError(path / MANIFEST, f"two steps are named {table.name}", "rename one", key=f"{key}.name")
         _refuse_step(path, key, manifest, table)
-        least = _least(path, key, table)
-        parts.append(
+        min_reward = _min_reward(path, key, table)
+        files_of_steps.append(
             StepFiles(
-                workdir=below(files, f"{home}/workdir/"),
-                tests={**of_all, **below(files, f"{home}/tests/")},
-                solution=below(files, f"{home}/solution/"),
+                workdir=below(files, f"{directory}/workdir/"),
+                tests={**shared_tests, **below(files, f"{directory}/tests/")},
+                solution=below(files, f"{directory}/solution/"),
             )
         )
         separate = bundle.task.verifier.separate
-        if "test.sh" not in parts[-1].tests and not (separate and separate.brings_tests):
-            raise TaskError(path / home / "tests/test.sh", "missing", "add it, or tests/test.sh for all steps")
+        if "test.sh" not in files_of_steps[-1].tests and not (separate and separate.brings_tests):
+            raise TaskError(path / directory / "tests/test.sh", "missing", "add it, or tests/test.sh for all steps")
         steps.append(
             Step(
                 name=table.name,
-                instruction=read_instruction(path, files, f"{home}/instruction.md"),
-                verifier=_verifier(bundle.task.verifier, table),
+                instruction=read_instruction(path, files, f"{directory}/instruction.md"),
+                verifier=_step_verifier(bundle.task.verifier, table),
                 agent_timeout_s=table.agent.timeout_sec or bundle.task.agent_timeout_s,
-                min_reward=least,
+                min_reward=min_reward,
                 healthcheck=healthcheck_of(table.healthcheck),
             )
         )
@@ -54,10 +57,16 @@ def in_steps(path: Path, manifest: Manifest, files: Mapping[str, BundleFile], bu
         steps=tuple(steps),
         step_reward=manifest.multi_step_reward_strategy,
     )
-    return replace(bundle, task=task, tests=parts[0].tests, solution=parts[0].solution, steps=tuple(parts))
+    return replace(
+        bundle,
+        task=task,
+        tests=files_of_steps[0].tests,
+        solution=files_of_steps[0].solution,
+        steps=tuple(files_of_steps),
+    )
 
 
-def _verifier(of_task: Verifier, table: StepTable) -> Verifier:
+def _step_verifier(of_task: Verifier, table: StepTable) -> Verifier:
     separate = of_task.separate
     if separate is not None:
         separate = replace(
@@ -74,7 +83,7 @@ def _verifier(of_task: Verifier, table: StepTable) -> Verifier:
     )
 
 
-def _least(path: Path, key: str, table: StepTable) -> float | None:
+def _min_reward(path: Path, key: str, table: StepTable) -> float | None:
     if not isinstance(table.min_reward, dict):
         return table.min_reward
     if set(table.min_reward) != {_REWARD}:
@@ -84,9 +93,9 @@ def _least(path: Path, key: str, table: StepTable) -> float | None:
     return table.min_reward[_REWARD]
 
 
-def _refuse_what_is_not_of_steps(path: Path, manifest: Manifest, bundle: TaskBundle) -> None:
+def _refuse_single_step_keys(path: Path, manifest: Manifest, bundle: TaskBundle) -> None:
     farm = manifest.metadata.farm
-    for wrong, key, what, remedy in (
+    for wrong, key, fault, remedy in (
         (farm.retrieval is not None, "retrieval", "an answer ends the work", "make one task of each step"),
         (
             bundle.task.verifier.report is not ReportFormat.REWARD_FILE or bool(farm.test_command),
@@ -97,16 +106,16 @@ def _refuse_what_is_not_of_steps(path: Path, manifest: Manifest, bundle: TaskBun
         (
             farm.grading is GradingMode.SHARED,
             "grading",
-            "tests that run where the policy goes on to work could be seen there",
+            "the policy could read the tests in the later steps",
             "choose patch, snapshot or separate",
         ),
     ):
         if wrong:
-            raise TaskError(path / MANIFEST, what, remedy, key=f"metadata.farm.{key}")
+            raise TaskError(path / MANIFEST, fault, remedy, key=f"metadata.farm.{key}")
 
 
 def _refuse_step(path: Path, key: str, manifest: Manifest, table: StepTable) -> None:
-    """What is one for the whole sandbox cannot change with a step."""
+    """Refuse a step that changes what holds for the whole sandbox."""
     for wrong, name in (
         (table.agent.user not in (None, manifest.agent.user), "agent.user"),
         (table.verifier.user not in (None, manifest.verifier.user), "verifier.user"),
@@ -117,9 +126,9 @@ def _refuse_step(path: Path, key: str, manifest: Manifest, table: StepTable) -> 
             table.verifier.environment_mode not in (None, "separate" if manifest.separate else "shared"),
             "verifier.environment_mode",
         ),
-        (not services(table.artifacts, table.verifier.collect) <= {None, "main"}, "artifacts"),
+        (not services_of(table.artifacts, table.verifier.collect) <= {None, "main"}, "artifacts"),
     ):
         if wrong:
             raise TaskError(
-                path / MANIFEST, "differs from the task's", "say it once, for the whole task", key=f"{key}.{name}"
+                path / MANIFEST, "differs from the task's", "set it once, for the whole task", key=f"{key}.{name}"
             )

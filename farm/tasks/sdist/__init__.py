@@ -1,1 +1,1 @@
-"""Source distributions: downloaded from the package index once, known by their SHA-256, and never built."""
+"""Source distributions: downloaded from the package index once, cached by their SHA-256, and never built."""

@@ -1,6 +1,6 @@
-"""Archives of source code, read without being unpacked to disk: every size is bounded while it is read.
+"""Read archives of source code in memory, with a limit for every size.
 
-An archive is anybody's: a few bytes of it can stand for any number of bytes, members or headers.
+Archives are untrusted: a few bytes can stand for any number of bytes, members or headers.
 """
 
 import bz2
@@ -51,31 +51,37 @@ class Member:
 
 
 def read_archive(path: Path) -> Iterator[Member]:
-    """Yield the regular files of a zip file or a compressed tar file; links and devices are left out.
+    """Yield the regular files of a zip file or a compressed tar file, without links and devices.
 
-    Raises ArchiveError, for a file over a limit before more than the limit is unpacked.
+    Raises ArchiveError. For a file over a limit it does so before more than the limit is unpacked.
     """
-    members = _zip_members(path) if path.suffix == ".zip" else _tar_members(path)
-    files, room = 0, MAX_BYTES
+    entries = _zip_members(path) if path.suffix == ".zip" else _tar_members(path)
+    files, remaining = 0, MAX_BYTES
     try:
-        for name, size, executable, read in members:
-            files, room = files + 1, room - size
+        for entry in entries:
+            files, remaining = files + 1, remaining - entry.size
             if files > MAX_FILES:
                 raise ArchiveError(f"holds more than {MAX_FILES} files")
-            if room < 0:
+            if remaining < 0:
                 raise ArchiveError(f"holds more than {MAX_BYTES >> 20} MiB")
-            yield Member(name, read(), executable)
+            yield Member(entry.name, entry.read(), entry.executable)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError) as error:
         raise ArchiveError(f"cannot be read: {error}") from None
-    except (NotImplementedError, RuntimeError, UnicodeError, struct.error) as error:  # of zipfile
+    except (NotImplementedError, RuntimeError, UnicodeError, struct.error) as error:  # raised by zipfile
         raise ArchiveError(f"cannot be read: {error}") from None
 
 
-_Offer = tuple[str, int, bool, Callable[[], bytes]]
-"""Name, size, whether it is executable, and what reads it."""
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A member before it is read. ``size`` is in bytes."""
+
+    name: str
+    size: int
+    executable: bool
+    read: Callable[[], bytes]
 
 
-def _zip_members(path: Path) -> Iterator[_Offer]:
+def _zip_members(path: Path) -> Iterator[_Entry]:
     _refuse_large_directory(path)
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
@@ -84,11 +90,11 @@ def _zip_members(path: Path) -> Iterator[_Offer]:
                 def read(info: zipfile.ZipInfo = info) -> bytes:
                     return archive.read(info)
 
-                yield info.filename, info.file_size, bool(info.external_attr >> 16 & 0o100), read
+                yield _Entry(info.filename, info.file_size, bool(info.external_attr >> 16 & 0o100), read)
 
 
 def _refuse_large_directory(path: Path) -> None:
-    """Read the end record by hand, because ``zipfile`` reads the whole directory at once."""
+    """Raise ArchiveError for a large central directory, which ``zipfile`` would read at once."""
     with path.open("rb") as file:
         size = file.seek(0, io.SEEK_END)
         file.seek(max(0, size - _LOCATOR_BYTES - _END_RECORD.size - 0xFFFF))
@@ -101,7 +107,7 @@ def _refuse_large_directory(path: Path) -> None:
         raise ArchiveError(f"has a directory of more than {MAX_DIRECTORY_BYTES >> 20} MiB")
 
 
-def _tar_members(path: Path) -> Iterator[_Offer]:
+def _tar_members(path: Path) -> Iterator[_Entry]:
     with path.open("rb") as file:
         start = file.read(8)
     unpacker = next((unpack for magic, unpack in _UNPACKERS.items() if start.startswith(magic)), None)
@@ -120,26 +126,26 @@ def _tar_members(path: Path) -> Iterator[_Offer]:
                     content = archive.extractfile(member)
                     return b"" if content is None else content.read()
 
-                yield member.name, member.size, bool(member.mode & 0o100), read
+                yield _Entry(member.name, member.size, bool(member.mode & 0o100), read)
 
 
 class _Bounded(io.RawIOBase):
-    """Reads a decompressed stream, up to MAX_UNPACKED_BYTES."""
+    """A reader of a decompressed stream that raises ArchiveError after MAX_UNPACKED_BYTES."""
 
     def __init__(self, unpacked: io.BufferedIOBase) -> None:
         self._unpacked = unpacked
-        self._room = MAX_UNPACKED_BYTES
+        self._remaining = MAX_UNPACKED_BYTES
 
     def read(self, size: int = -1) -> bytes:
-        content = self._unpacked.read(min(size if size >= 0 else self._room + 1, self._room + 1))
-        self._room -= len(content)
-        if self._room < 0:
+        content = self._unpacked.read(min(size if size >= 0 else self._remaining + 1, self._remaining + 1))
+        self._remaining -= len(content)
+        if self._remaining < 0:
             raise ArchiveError(f"unpacks to more than {MAX_UNPACKED_BYTES >> 20} MiB")
         return content
 
 
 class _ShortHeader(tarfile.TarInfo):
-    """A header whose long name and extended fields are bounded, because ``tarfile`` holds them in memory."""
+    """A tar header whose long name and extended fields are bounded, because ``tarfile`` holds them in memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:

@@ -1,4 +1,4 @@
-"""What a made-up fault says: the tests, and the gold change that puts the released files back."""
+"""Prepare a generated fault: the release's tests, and the gold change that restores the released files."""
 
 from pathlib import Path
 
@@ -10,13 +10,13 @@ from farm.tasks.sdist.sdist import OnProgress, fetch_sdist, read_sdist
 
 
 def restore(original: OriginalTable, *, state_dir: Path, on_progress: OnProgress | None = None) -> PreparedPair:
-    """From the cache where the release is there. Raises TaskError."""
+    """Return the tests and the gold change, from the cache if the release is there. Raises TaskError."""
     files = read_sdist(
         fetch_sdist(original.package, original.version, original.sha256, state_dir=state_dir, on_progress=on_progress)
     )
     missing = [path for path in original.changed if path not in files]
     if missing:
-        raise TaskError(original.package, f"{original.version} holds no {missing[0]}", "make the task anew")
+        raise TaskError(original.package, f"{original.version} has no file {missing[0]}", "make the task again")
     gold = Change(
         tuple(
             FileChange(path, ChangeKind.WRITE, files[path].content, files[path].executable)

@@ -1,6 +1,6 @@
-"""The package index that pip is configured to use: find the source distribution of a release, and download it.
+"""Find and download the source distribution of a release, from the package index that pip is configured to use.
 
-A file of the index is only ever written to disk. No build backend runs, because none is asked for metadata.
+A downloaded file is only written to disk. No build backend runs, because none is asked for metadata.
 """
 
 import ast
@@ -29,20 +29,20 @@ from farm.tasks.errors import TaskError
 PYPI = "https://pypi.org/simple"
 MAX_DOWNLOAD_BYTES = 512 * 1024 * 1024
 DOWNLOAD_TIMEOUT_S = 600.0
-ANSWER_TIMEOUT_S = 60.0
+RESPONSE_TIMEOUT_S = 60.0
 _SCHEMES = frozenset({"https", "http", "file"})
 _SECTIONS = {"global": 0, "install": 1, "download": 2, ":env:": 3}
 """Sections of pip's configuration by rank; the highest rank wins."""
-_AS_IT_IS = {"Accept-Encoding": "identity"}
+_NO_COMPRESSION = {"Accept-Encoding": "identity"}
 _CREDENTIALS = re.compile(r"//[^/@\s]*@")
 _TRUE = frozenset({"1", "true", "yes", "on", "t", "y"})
 _REMEDY = "check the name, the version and the package index that pip is configured to use"
-_FAULTS = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError)
+_NETWORK_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """Where packages come from. ``ca_bundle`` and ``client_cert`` are files of this machine."""
+    """The configured indexes. ``ca_bundle`` and ``client_cert`` are files of this machine."""
 
     index_urls: tuple[str, ...] = (PYPI,)
     find_links: tuple[str, ...] = ()
@@ -53,11 +53,9 @@ class IndexSettings:
 
 
 def read_index_settings(listing: str | None = None) -> IndexSettings:
-    """Read the configuration as pip does: its files, its variables and its certificates.
+    """Read pip's configuration: its files, its variables and its certificates.
 
-    ``listing``: the output of ``pip config list``.
-
-    Without a usable pip the settings are those of a fresh pip.
+    ``listing``: the output of ``pip config list``. Without a usable pip the defaults of pip are returned.
     """
     values: dict[str, tuple[int, str]] = {}
     for line in (_config_list() if listing is None else listing).splitlines():
@@ -81,7 +79,7 @@ def read_index_settings(listing: str | None = None) -> IndexSettings:
 
 
 def _config_list() -> str:
-    # -P: the directory that the farm was called in may be a stranger's, and hold a pip of its own.
+    # -P: the working directory may be a stranger's and have a module named pip.
     command = [sys.executable, "-P", "-m", "pip", "config", "list"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
@@ -89,8 +87,8 @@ def _config_list() -> str:
         return ""
 
 
-def download_sdist(package: str, version: str, sha256: str | None, place: Path, settings: IndexSettings) -> Path:
-    """Download the source distribution of a release into the directory ``place``, and verify its digest.
+def download_sdist(package: str, version: str, sha256: str | None, directory: Path, settings: IndexSettings) -> Path:
+    """Download the source distribution of a release into ``directory`` and verify its digest.
 
     Without ``sha256`` the digest that the index names is verified, if it names one. Raises TaskError.
     """
@@ -103,24 +101,24 @@ def download_sdist(package: str, version: str, sha256: str | None, place: Path, 
     faults: list[str] = []
     try:
         with _client(settings) as client:
-            links = _links(requirement, client, settings, faults)
+            links = _find_links(requirement, client, settings, faults)
             for link in links:
-                if sha256 is None or _named_digest(link) in ("", sha256):
-                    path = _download(pin, link, client, place)
-                    if _digest_fits(path, sha256 or _named_digest(link)):
+                if sha256 is None or _index_digest(link) in ("", sha256):
+                    path = _download(pin, link, client, directory)
+                    if _has_digest(path, sha256 or _index_digest(link)):
                         return path
                     path.unlink()
-    except _FAULTS as error:
-        raise TaskError(pin, f"the source distribution was not fetched ({_spoken(error)})", _REMEDY) from None
+    except _NETWORK_ERRORS as error:
+        raise TaskError(pin, f"the source distribution was not downloaded ({_describe(error)})", _REMEDY) from None
     if links:
-        what = "no source distribution of the index has the digest that is wanted"
-        raise TaskError(pin, what, "the release is not the one that was pinned; make the task again")
-    why = faults[0] if faults else "the index has none"
-    raise TaskError(pin, f"the source distribution was not fetched ({why})", _REMEDY)
+        fault = "no source distribution in the index has the expected digest"
+        raise TaskError(pin, fault, "the release is not the one that was pinned; make the task again")
+    reason = faults[0] if faults else "the index has none"
+    raise TaskError(pin, f"the source distribution was not downloaded ({reason})", _REMEDY)
 
 
-def _spoken(error: Exception) -> str:
-    """Its text without a name and a password of a URL."""
+def _describe(error: Exception) -> str:
+    """Return the error's text without user names and passwords in URLs."""
     return f"{type(error).__name__}: {_CREDENTIALS.sub('//', str(error))[:200]}"
 
 
@@ -133,19 +131,22 @@ def _client(settings: IndexSettings) -> PyPIClient:
         verify=verify,
         cert=settings.client_cert,
         proxy=settings.proxy,
-        timeout=ANSWER_TIMEOUT_S,
+        timeout=RESPONSE_TIMEOUT_S,
         follow_redirects=True,
     )
     client.auth = MultiDomainBasicAuth(prompting=False, index_urls=settings.index_urls)
     return client
 
 
-def _links(requirement: Requirement, client: PyPIClient, settings: IndexSettings, faults: list[str]) -> list[Link]:
-    """Files of the release in every place that pip would read. A place that does not answer adds to ``faults``."""
-    places: list[tuple[list[str], list[str]]] = [([url], []) for url in settings.index_urls]
-    places += [([], [link]) for link in settings.find_links if "://" in link or os.path.exists(link)]
-    found: list[Link] = []
-    for indexes, links in places:
+def _find_links(requirement: Requirement, client: PyPIClient, settings: IndexSettings, faults: list[str]) -> list[Link]:
+    """Return the files of the release from every source that pip would read.
+
+    A source that does not answer adds to ``faults``.
+    """
+    sources: list[tuple[list[str], list[str]]] = [([url], []) for url in settings.index_urls]
+    sources += [([], [link]) for link in settings.find_links if "://" in link or os.path.exists(link)]
+    found_links: list[Link] = []
+    for indexes, links in sources:
         finder = PackageFinder(
             session=cast(Fetcher, client),
             index_urls=indexes,
@@ -156,42 +157,42 @@ def _links(requirement: Requirement, client: PyPIClient, settings: IndexSettings
         )
         try:
             matches = finder.find_matches(requirement, allow_yanked=True, allow_prereleases=True)
-            found += [match.link for match in matches if _is_file(match.link)]
-        except _FAULTS as error:
-            faults.append(_spoken(error))
-    return found
+            found_links += [match.link for match in matches if _is_file(match.link)]
+        except _NETWORK_ERRORS as error:
+            faults.append(_describe(error))
+    return found_links
 
 
 def _is_file(link: Link) -> bool:
     """Return False for version control, and for a file of this machine that a remote page names."""
-    from_afar = (link.comes_from or "").startswith(("http:", "https:"))
-    return link.parsed.scheme in _SCHEMES and not link.is_vcs and not (link.is_file and from_afar)
+    is_remote = (link.comes_from or "").startswith(("http:", "https:"))
+    return link.parsed.scheme in _SCHEMES and not link.is_vcs and not (link.is_file and is_remote)
 
 
-def _named_digest(link: Link) -> str:
-    """The SHA-256 that the index names; empty if it names none."""
+def _index_digest(link: Link) -> str:
+    """Return the SHA-256 that the index names, or an empty text."""
     hashes: Mapping[str, Sequence[str]] = link.hash_option or {}
     return next(iter(hashes.get("sha256", ())), "")
 
 
-def _digest_fits(path: Path, sha256: str) -> bool:
+def _has_digest(path: Path, sha256: str) -> bool:
     with path.open("rb") as file:
         return not sha256 or hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
-def _download(pin: str, link: Link, client: PyPIClient, place: Path) -> Path:
-    """Write the file piece by piece, within MAX_DOWNLOAD_BYTES and DOWNLOAD_TIMEOUT_S. Raises TaskError."""
-    path = place / link.filename
+def _download(pin: str, link: Link, client: PyPIClient, directory: Path) -> Path:
+    """Write the file in chunks, within MAX_DOWNLOAD_BYTES and DOWNLOAD_TIMEOUT_S. Raises TaskError."""
+    path = directory / link.filename
     until = time.monotonic() + DOWNLOAD_TIMEOUT_S
     size = 0
-    with client.get_stream(link.url_without_fragment, headers=_AS_IT_IS) as answer, path.open("wb") as file:
-        answer.raise_for_status()
-        for piece in answer.iter_raw():
+    with client.get_stream(link.url_without_fragment, headers=_NO_COMPRESSION) as response, path.open("wb") as file:
+        response.raise_for_status()
+        for piece in response.iter_raw():
             size += len(piece)
             if size > MAX_DOWNLOAD_BYTES:
-                what = f"its source distribution holds more than {MAX_DOWNLOAD_BYTES >> 20} MiB"
-                raise TaskError(pin, what, "choose another release")
+                fault = f"its source distribution holds more than {MAX_DOWNLOAD_BYTES >> 20} MiB"
+                raise TaskError(pin, fault, "choose another release")
             if time.monotonic() > until:
-                raise TaskError(pin, f"not fetched within {DOWNLOAD_TIMEOUT_S:g} s", _REMEDY)
+                raise TaskError(pin, f"not downloaded within {DOWNLOAD_TIMEOUT_S:g} s", _REMEDY)
             file.write(piece)
     return path

@@ -1,4 +1,4 @@
-"""What a release pair says: which files are the verifier's, which are the package's, and the gold change."""
+"""Compare two releases: which files are the verifier's, which are the package's, and the gold change."""
 
 import re
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ _TEST_DIRECTORIES = frozenset({"test", "tests"})
 _TEST_FILE = re.compile(r"test_.*\.py|.*_test\.py|conftest\.py")
 _TEST_MODULE = re.compile(r"test_.*\.py|.*_test\.py")
 _NOT_PACKAGES = _TEST_DIRECTORIES | {"docs", "doc", "examples", "benchmarks", "tools", "scripts"}
-_RESIDUE = re.compile(r"(^|/)(__pycache__|[^/]+\.egg-info)(/|$)|\.py[cod]$")
+_BUILD_PRODUCT = re.compile(r"(^|/)(__pycache__|[^/]+\.egg-info)(/|$)|\.py[cod]$")
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedPair:
-    """``tests``: the new release's test files, by path in the workspace. ``gold``: what solves the task."""
+    """The gold change, and the verifier's test files of the newer release, by path in the workspace."""
 
     gold: Change
     tests: Files
 
 
 def prepare(release: ReleaseTable, *, state_dir: Path, on_progress: OnProgress | None = None) -> PreparedPair:
-    """Work out a pair, from the cache where both releases are there. Raises TaskError."""
+    """Download and compare two releases, or read them from the cache. Raises TaskError."""
     old, new = (
         read_sdist(fetch_sdist(release.package, version, sha256, state_dir=state_dir, on_progress=on_progress))
         for version, sha256 in ((release.old, release.old_sha256), (release.new, release.new_sha256))
@@ -38,10 +38,11 @@ def prepare(release: ReleaseTable, *, state_dir: Path, on_progress: OnProgress |
 
 
 def compare(package: str, old: Files, new: Files) -> PreparedPair:
-    """The gold change takes the package's own files from ``old`` to ``new``, and nothing else.
+    """Return the gold change and the tests.
 
-    Documentation, packaging and settings of the project do not travel: no test is to depend on them, and a policy
-    is not asked for them. Raises TaskError where the two releases give no task.
+    The gold change takes the package's own files from ``old`` to ``new``. Documentation, packaging and settings are not
+    part of it, because the policy is not asked for them and no test may depend on them. Raises TaskError if the two
+    releases give no task.
     """
     tests = tests_of(package, new)
     roots = package_roots(package, old) | package_roots(package, new)
@@ -51,30 +52,31 @@ def compare(package: str, old: Files, new: Files) -> PreparedPair:
         if belongs(path, roots) and not is_test(path) and _content(old, path) != _content(new, path)
     ]
     if not changed:
-        raise TaskError(package, "the two releases hold the same code", "choose releases that differ")
+        raise TaskError(package, "the two releases have the same code", "choose releases that differ")
     return PreparedPair(Change(tuple(_file_change(path, new) for path in changed)), tests)
 
 
 def tests_of(package: str, files: Files) -> Files:
-    """The test files of a source distribution. Raises TaskError where pytest would collect none."""
-    tests = {path: file for path, file in files.items() if is_test(path) and not _RESIDUE.search(path)}
+    """Return the test files of a source distribution. Raises TaskError if pytest would collect none."""
+    tests = {path: file for path, file in files.items() if is_test(path) and not _BUILD_PRODUCT.search(path)}
     if not pytest_modules(tests):
-        raise TaskError(package, "the source distribution carries no tests", "choose a package that ships them")
+        raise TaskError(package, "the source distribution has no tests", "choose a package that ships them")
     return tests
 
 
 def is_test(path: str) -> bool:
+    """Return whether a file belongs to the tests."""
     *directories, name = path.split("/")
     return bool(_TEST_DIRECTORIES.intersection(directories)) or bool(_TEST_FILE.fullmatch(name))
 
 
 def pytest_modules(files: Files) -> tuple[str, ...]:
-    """The files that pytest would collect by name, sorted."""
+    """Return the files that pytest would collect by name, sorted."""
     return tuple(path for path in sorted(files) if _TEST_MODULE.fullmatch(path.rpartition("/")[2]))
 
 
 def package_roots(package: str, files: Files) -> set[str]:
-    """Directories with an ``__init__.py``, and the module of the package's name, at the top or below ``src``."""
+    """Return directories with an ``__init__.py``, and the module of the package's name, at the top or below ``src``."""
     module = re.sub(r"[-.]", "_", package).lower()
     roots = set()
     for path in files:
@@ -89,8 +91,8 @@ def package_roots(package: str, files: Files) -> set[str]:
 
 
 def belongs(path: str, roots: set[str]) -> bool:
-    """Whether it is a file of the package's own, below one of its ``package_roots``."""
-    if _RESIDUE.search(path):
+    """Return whether a file is the package's own: below one of its ``roots``, and not a build product."""
+    if _BUILD_PRODUCT.search(path):
         return False
     return path in roots or any(path.startswith(root) for root in roots if root.endswith("/"))
 

@@ -1,4 +1,4 @@
-"""Source distributions: downloaded from the package index once, known by their SHA-256, and never built."""
+"""Source distributions: downloaded from the package index once, cached by their SHA-256, and never built."""
 
 import hashlib
 import os
@@ -18,37 +18,37 @@ OnProgress = Callable[[str], None]
 def fetch_sdist(
     package: str, version: str, sha256: str | None, *, state_dir: Path, on_progress: OnProgress | None = None
 ) -> Path:
-    """The source distribution of a release, from the cache under ``state_dir/sources`` or from the package index.
+    """Return the source distribution of a release, from the cache ``state_dir/sources`` or from the package index.
 
-    The index is the one that pip is configured to use. Without ``sha256`` the file that the index offers is taken.
+    The index is the one that pip is configured to use. Without ``sha256`` any file that the index offers is accepted.
     Raises TaskError.
     """
     cache = state_dir / "sources"
     if sha256 is not None and (cached := _cached(cache / sha256, sha256)):
         return cached
-    from farm.tasks.sdist.package_index import (  # an HTTP client that few commands need
+    from farm.tasks.sdist.package_index import (  # imports an HTTP client that few commands need
         download_sdist,
         read_index_settings,
     )
 
     if on_progress is not None:
-        on_progress(f"fetching {package} {version}")
+        on_progress(f"downloading {package} {version}")
     cache.mkdir(parents=True, exist_ok=True)
-    with scratch(cache) as place:
-        staged = place / "staged"
+    with scratch(cache) as scratch_directory:
+        staged = scratch_directory / "staged"
         staged.mkdir()
-        fetched = download_sdist(package, version, sha256, staged, read_index_settings())
-        os.chmod(fetched, 0o644)
-        home = cache / _digest(fetched)
-        with suppress(OSError):  # another process has put the very same bytes there
-            staged.rename(home)
-        return home / fetched.name
+        downloaded = download_sdist(package, version, sha256, staged, read_index_settings())
+        os.chmod(downloaded, 0o644)
+        cache_entry = cache / _digest(downloaded)
+        with suppress(OSError):  # another process has cached the same bytes
+            staged.rename(cache_entry)
+        return cache_entry / downloaded.name
 
 
 def read_sdist(path: Path) -> Mapping[str, BundleFile]:
-    """Every regular file of a source distribution by its path below the single top directory.
+    """Return the regular files of a source distribution by their path below the single top directory.
 
-    Raises TaskError for a file that is no archive, leaves its own top, or is over a limit of ``archives``.
+    Raises TaskError for a file that is not an archive, leaves its own top, or exceeds a limit of ``archives``.
     """
     files: dict[str, BundleFile] = {}
     try:
@@ -66,16 +66,16 @@ def read_sdist(path: Path) -> Mapping[str, BundleFile]:
 
 
 def sdist_digest(path: Path) -> str:
-    """The SHA-256 that the cache keeps a source distribution under."""
+    """Return the SHA-256 of a cached source distribution, which is the name of its directory."""
     return path.parent.name
 
 
-def _cached(home: Path, sha256: str) -> Path | None:
-    """The cached file, if it still is what it was."""
-    for path in home.glob("*") if home.is_dir() else ():
+def _cached(cache_entry: Path, sha256: str) -> Path | None:
+    """Return the cached file if its digest is still right; otherwise remove it."""
+    for path in cache_entry.glob("*") if cache_entry.is_dir() else ():
         if _digest(path) == sha256:
             return path
-        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(cache_entry, ignore_errors=True)
     return None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from sandboxes.cgroups.cgroups import Hierarchies, find_hierarchies
 from sandboxes.egress import EgressLog, EgressProxy, UpstreamProxies, proxy_environment
 from sandboxes.errors import RuntimeUnavailable, SandboxError
+from sandboxes.host.hoard import FindHoard
 from sandboxes.images.confinement.indexes import PackageIndexes
 from sandboxes.images.confinement.limits import NEEDED, BuildLimits
 from sandboxes.images.confinement.mirror import IndexMirror, MirrorAccess, MirrorListener
@@ -89,7 +90,11 @@ class Confinement:
 
 @asynccontextmanager
 async def confine(
-    root: Path | None, indexes: PackageIndexes, access: MirrorAccess, limits: BuildLimits
+    root: Path | None,
+    indexes: PackageIndexes,
+    access: MirrorAccess,
+    limits: BuildLimits,
+    find_hoard: FindHoard | None = None,
 ) -> AsyncIterator[Confinement]:
     """Watch for the steps of one build of the engine whose data root is ``root``.
 
@@ -105,7 +110,7 @@ async def confine(
             closed=lambda step_id: _call_in_loop(loop, confinement.shut, step_id),
             failed=lambda error: _call_in_loop(loop, confinement.fail, error),
         )
-        confinement.watch = StepWatch(executor, token, limits, hierarchies, reports)
+        confinement.watch = StepWatch(executor, token, limits, hierarchies, reports, find_hoard)
         confinement.watch.start()
         try:
             yield confinement
@@ -131,7 +136,7 @@ def find_obstacle(root: Path | None) -> str:
     if root is None or not (root / "buildkit").is_dir():
         return "the engine's build steps are not visible, because its daemon is not local"
     hierarchies = find_hierarchies()
-    if not hierarchies.unified and not NEEDED.issubset(hierarchies.places):
+    if not hierarchies.unified and not NEEDED.issubset(hierarchies.mounts):
         return "no cgroups for memory, processes and processor time"
     return ""
 

@@ -92,8 +92,8 @@ def candidates(hierarchies: Hierarchies, cgroups_path: str) -> Iterator[StepGrou
         paths.append(f"{slice_}/{prefix}-{name}.scope")
     for path in paths:
         if hierarchies.unified:
-            root = hierarchies.places[""]
+            root = hierarchies.mounts[""]
             yield StepGroup(root / path, root / path, root / path, True)
-        elif NEEDED.issubset(hierarchies.places):
-            memory, pids, cpu = (hierarchies.places[name] / path for name in ("memory", "pids", "cpu"))
+        elif NEEDED.issubset(hierarchies.mounts):
+            memory, pids, cpu = (hierarchies.mounts[name] / path for name in ("memory", "pids", "cpu"))
             yield StepGroup(memory, pids, cpu, False)

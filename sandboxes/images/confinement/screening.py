@@ -2,7 +2,7 @@
 
 The engine's parser finds the beginning of an instruction by rules that differ between versions (continuations,
 heredocs). So each physical line that could begin an instruction is read as one: more lines are checked than the engine
-executes.
+executes. An instruction's name may itself be continued on the next line.
 """
 
 import json
@@ -24,8 +24,12 @@ PUBLIC_REGISTRIES = (
     "registry.k8s.io",
 )
 _SYNTAX = re.compile(r"(?:docker\.io/)?docker/dockerfile(?::[A-Za-z0-9._-]+)?(?:@sha256:[0-9a-f]{64})?")
-_DIRECTIVE = re.compile(r"^\s*(?:#|//)\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*(.+?)\s*$")
+_DIRECTIVE = re.compile(r"^\s*(?:#|//)\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*(\S.*)$")
 _INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
+_LIKE_ASCII = str.maketrans({"\u0130": "I", "\u212a": "K"})
+"""Letters that the engine lowers to ASCII letters when it reads an instruction's name."""
+_NAME_LETTERS = 7
+"""The length of the longest name in ``_CHECKED``."""
 _CHECKED = frozenset({"FROM", "ADD", "COPY", "RUN", "ONBUILD"})
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::-([^{}$]*))?\}|([A-Za-z_]\w*))")
 _ARGUMENT = re.compile(r"([A-Za-z_]\w*)=(\S*)")
@@ -44,6 +48,8 @@ _STAGE = re.compile(rf"FROM[{_BLANKS}].*[{_BLANKS}]AS[{_BLANKS}]+([a-z][a-z0-9_.
 _EXPANSIONS = 64
 _DEPTH = 5
 _LOGICAL_BYTES = 1 << 16
+_READ_BYTES = 1 << 20
+"""Characters of instructions that are read for one Dockerfile. Instructions overlap if each line could begin one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +135,16 @@ class _Reader:
         self._doubtful: set[str] = set()
         self.doubtful: tuple[str, ...] = ()
         """Bases that may be stages; set by ``check``."""
+        self._read_bytes = 0
+        self._heredoc = next((at for at, line in enumerate(lines) if "<<" in line), len(lines))
 
     def check(self) -> tuple[str, ...]:
         """Return the images of ``FROM``. Raises ImageError with the number of the line."""
         bases: dict[str, None] = {}
+        before = ""
         for index, line in enumerate(self._lines):
-            match = _INSTRUCTION.match(line)
+            last, before = before, line if _is_code(line) else before
+            match = _INSTRUCTION.match(self._head(index))
             if match is None or match[1].upper() not in _CHECKED:
                 continue
             try:
@@ -143,19 +153,29 @@ class _Reader:
             except DockerfileRefused as refused:
                 raise ImageError(f"Dockerfile line {index + 1}: {refused}") from None
             bases |= dict.fromkeys(base for base in found if base.lower() not in {"scratch", *self._stages})
-            self._declare(text, index)
+            self._declare(text, is_sure=not last.rstrip().endswith(self._escape) and index <= self._heredoc)
         self.doubtful = tuple(base for base in bases if base.lower() in self._doubtful)
         return tuple(base for base in bases if base not in self.doubtful)
 
-    def _declare(self, text: str, index: int) -> None:
-        """Record the stage that a ``FROM`` instruction names; it is uncertain if the line may be inside another
-        instruction.
-        """
+    def _head(self, index: int) -> str:
+        """Return a line, joined with its continuation lines until the instruction's name is complete."""
+        head = ""
+        for at in range(index, len(self._lines)):
+            line = self._lines[at]
+            if head and not _is_code(line):
+                continue
+            end = line.rstrip()
+            head += end.removesuffix(self._escape)
+            name = head.strip()
+            if not end.endswith(self._escape) or not name.isalpha() or len(name) > _NAME_LETTERS:
+                break
+        return head.translate(_LIKE_ASCII)
+
+    def _declare(self, text: str, *, is_sure: bool) -> None:
+        """Record the stage that a ``FROM`` instruction names. A line inside another instruction declares none."""
         named = _STAGE.fullmatch(text.strip())
         if named is None:
             return
-        before = next((line for line in reversed(self._lines[:index]) if _is_code(line)), "")
-        is_sure = not before.rstrip().endswith(self._escape) and not any("<<" in line for line in self._lines[:index])
         (self._stages if is_sure else self._doubtful).add(named[1].lower())
 
     def _logical(self, index: int) -> str:
@@ -164,6 +184,11 @@ class _Reader:
         while index < len(self._lines):
             line = self._lines[index].rstrip()
             size += len(line)
+            self._read_bytes += len(line) + 1
+            if self._read_bytes > _READ_BYTES:
+                raise DockerfileRefused(
+                    "too many lines may begin an instruction inside another; write fewer RUN, COPY and ADD"
+                )
             if size > _LOGICAL_BYTES:
                 raise DockerfileRefused(f"the instruction is longer than {_LOGICAL_BYTES} characters; split it")
             skipped = bool(parts) and (not line.strip() or line.lstrip().startswith("#"))
@@ -172,7 +197,7 @@ class _Reader:
                 if not line.endswith(self._escape):
                     break
             index += 1
-        return "".join(parts)
+        return "".join(parts).translate(_LIKE_ASCII)
 
     def _instruction(self, text: str) -> list[str]:
         match = _INSTRUCTION.match(text)
@@ -300,7 +325,7 @@ def _directives(lines: Sequence[str]) -> Mapping[str, str]:
             continue
         if match is None:
             break
-        found.setdefault(match[1].lower(), match[2])
+        found.setdefault(match[1].lower(), match[2].rstrip())
     return found
 
 

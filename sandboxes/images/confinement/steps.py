@@ -23,6 +23,7 @@ from sandboxes.cgroups.cgroups import Hierarchies
 from sandboxes.egress import listen_in
 from sandboxes.egress.listener import PROXY_PORT
 from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError
+from sandboxes.host.hoard import FindHoard
 from sandboxes.images.confinement.disk import DiskMeter, Uppers
 from sandboxes.images.confinement.indexes import MIRROR_PORT
 from sandboxes.images.confinement.limits import MIB, BuildLimits, StepGroup, candidates
@@ -31,6 +32,9 @@ POLL_S = 0.002
 START_POLL_S = 0.0005
 CHECK_S = 0.05
 MEASURE_EVERY_S = 5.0
+SURVEY_S = 1.0
+SUSPICIOUS_SURVEYS = 3
+"""Surveys in a row that find too much by an estimate, before the build is ended for it."""
 APPEAR_S = 30.0
 COPIES = 4
 """Multiple of the disk limit for the sum of the engine's own copies between stages and the data that steps write."""
@@ -79,8 +83,16 @@ class StepWatch:
     """
 
     def __init__(
-        self, executor: Path, token: str, limits: BuildLimits, hierarchies: Hierarchies, reports: Reports
+        self,
+        executor: Path,
+        token: str,
+        limits: BuildLimits,
+        hierarchies: Hierarchies,
+        reports: Reports,
+        find_hoard: FindHoard | None = None,
     ) -> None:
+        self._find_hoard = find_hoard
+        self._hoards = 0
         self._executor = executor
         self._token = token
         self._limits = limits
@@ -214,7 +226,7 @@ class StepWatch:
 
     def _check_usage(self) -> None:
         """Compare the usage of all steps together with the limits."""
-        measured_at = 0.0
+        measured_at = surveyed_at = 0.0
         while not self._done.wait(CHECK_S):
             groups = [step.group for step in list(self._steps.values()) if step.group is not None]
             if sum(group.memory_bytes() for group in groups) > self._limits.memory_mib * MIB:
@@ -225,6 +237,18 @@ class StepWatch:
             if is_due or self._over_since is not None or self._meter.has_shrunk(self._limits.disk_mib * MIB // 16):
                 self._measure_disk(groups)
                 measured_at = time.monotonic()
+            if time.monotonic() - surveyed_at > SURVEY_S:
+                self._survey(groups)
+                surveyed_at = time.monotonic()
+
+    def _survey(self, groups: list[StepGroup]) -> None:
+        """End the build if a step holds too much memory that no limit counts: at once if that is certain."""
+        hoard = self._find_hoard({str(group.memory): group.memory for group in groups}) if self._find_hoard else None
+        self._hoards = 0 if hoard is None else self._hoards + 1
+        if hoard is not None and (hoard.is_certain or self._hoards >= SUSPICIOUS_SURVEYS):
+            self.kill()
+            what = f"a step holds too much of the machine's memory that no limit counts ({hoard.text})"
+            self._reports.failed(ImageError(f"{what}; hold fewer at a time"))
 
     def _measure_disk(self, groups: list[StepGroup]) -> None:
         most = self._limits.disk_mib * MIB

@@ -1,16 +1,16 @@
-"""How a container ended, and by whose doing.
+"""Decide why a container ended, and who caused it.
 
-| what is found                                                           | by        |
+| container                                                               | caused by |
 |-------------------------------------------------------------------------|-----------|
-| the container is gone or paused, or the daemon does not answer          | `OUTSIDE` |
-| its first process lives, and yet the tool server did not answer         | `INSIDE`  |
-| it was killed, not through the daemon, soon after its own memory limit  | `MEMORY`  |
-| was reached                                                             |           |
-| it was killed otherwise, or the daemon missed its end                   | `OUTSIDE` |
-| it ended with any other status                                          | `INSIDE`  |
+| removed or paused, or the daemon does not answer                        | `OUTSIDE` |
+| its init process lives, but the tool server does not answer             | `INSIDE`  |
+| killed, not through the daemon, soon after its own memory limit was     | `MEMORY`  |
+| reached                                                                 |           |
+| killed otherwise, or the daemon missed its end                          | `OUTSIDE` |
+| ended with any other status                                             | `INSIDE`  |
 
-The first process has no handler for any signal. So from inside none reaches it, and from outside SIGKILL and SIGSTOP
-alone: every other death is a crash or an exit of its own.
+The init process has no signal handlers. So no signal from inside reaches it, and only SIGKILL and SIGSTOP from outside:
+every other death is a crash or an exit of its own.
 """
 
 import asyncio
@@ -24,43 +24,45 @@ from sandboxes.errors import LossCause, RuntimeUnavailable
 from sandboxes.runtimes.base import ExitCause
 
 STOPPING_S = 3.0
-"""How long the daemon may need to notice that a first process has ended."""
+"""Maximum time that the daemon may need to notice the end of an init process."""
 
-ROUNDS = 10
-"""How often that is waited for while the first process is seen to end: it waits for all others inside to be dead."""
+STOPPING_ROUNDS = 10
+"""Number of such waits while the init process is ending, because it waits for all other processes inside to die."""
 
 OOM_TO_END_NS = 30_000_000_000
-"""A first process that is killed this soon after the kernel killed for memory was what it killed. The daemon sees its
-end only when all others inside are dead as well, which takes them seconds where they share little of a processor."""
+"""An init process that is killed within this time after an OOM event was the target of the OOM kill. The daemon sees
+its end only when all processes inside are dead, which takes seconds if they share little CPU time."""
 
 KILLED = 128 + 9
-MISSED = 255
-"""The status of a container whose end the daemon did not see, because it or its shim was away."""
+END_NOT_SEEN = 255
+"""Exit status of a container whose end the daemon did not see, because it or its shim was not running."""
 
 _EXITING = 0x4
-"""PF_EXITING among a process's flags, proc_pid_stat(5)."""
+"""PF_EXITING of a process's flags, proc_pid_stat(5)."""
 
 
-async def ending(engine: Engine, container: str, reached_limit: Callable[[], bool | None] = lambda: None) -> ExitCause:
-    """What became of a container whose tool server no longer answers. Never raises.
+async def find_exit_cause(
+    engine: Engine, container: str, reached_limit: Callable[[], bool | None] = lambda: None
+) -> ExitCause:
+    """Return why a container's tool server no longer answers. Never raises.
 
-    ``reached_limit``: whether it came to its own memory limit of late, None where nobody knows. To the daemon a kill
-    for memory is one, whoever's limit was reached.
+    ``reached_limit``: whether the container recently reached its own memory limit, None if unknown. The daemon alone
+    cannot say whose limit caused an OOM kill.
     """
     try:
-        state = await _settled(engine, container)
-        if state is not None and await _starved(engine, container, state, reached_limit()):
+        state = await _wait_for_state(engine, container)
+        if state is not None and await _was_oom_killed(engine, container, state, reached_limit()):
             return ExitCause(f"it ran out of memory (exit status {state.exit_code})", LossCause.MEMORY)
     except (EngineError, RuntimeUnavailable) as error:
         return ExitCause(str(error), LossCause.OUTSIDE)
-    return ExitCause(describe(state), by_whom(state))
+    return ExitCause(describe(state), caused_by(state))
 
 
-def by_whom(state: ContainerState | None) -> LossCause:
-    """``state`` is of a container that did not run out of memory; one that runs is known to live."""
+def caused_by(state: ContainerState | None) -> LossCause:
+    """Return who caused the end of a container that did not run out of memory."""
     if state is None or state.paused:
         return LossCause.OUTSIDE
-    return LossCause.INSIDE if state.running or state.exit_code not in (KILLED, MISSED) else LossCause.OUTSIDE
+    return LossCause.INSIDE if state.running or state.exit_code not in (KILLED, END_NOT_SEEN) else LossCause.OUTSIDE
 
 
 def describe(state: ContainerState | None) -> str:
@@ -73,9 +75,9 @@ def describe(state: ContainerState | None) -> str:
     return f"its first process ended with status {state.exit_code}{' ' * bool(state.error)}{state.error}"
 
 
-async def _settled(engine: Engine, container: str) -> ContainerState | None:
-    """Its state once the daemon has noticed an end of the first process; as it is, where that process lives on."""
-    rounds_left = ROUNDS
+async def _wait_for_state(engine: Engine, container: str) -> ContainerState | None:
+    """Return the container's state, after the daemon has noticed the end of the init process if that is ending."""
+    rounds_left = STOPPING_ROUNDS
     while True:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOPPING_S):
@@ -85,11 +87,11 @@ async def _settled(engine: Engine, container: str) -> ContainerState | None:
             return state
         rounds_left -= 1
         if not rounds_left:
-            return replace(state, running=False, exit_code=MISSED)
+            return replace(state, running=False, exit_code=END_NOT_SEEN)
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process has ended, or is about to."""
+    """Return True if a process has ended or is about to."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -97,15 +99,18 @@ def is_ending(pid: int) -> bool:
     return bool(int(after_name[6]) & _EXITING)
 
 
-async def _starved(engine: Engine, container: str, state: ContainerState, reached: bool | None) -> bool:
-    """The daemon's mark says only that something inside was once killed for memory, so the times are asked; and it may
-    come after the end, so where it is known that the limit was ``reached`` the status says enough."""
-    known = reached is True and state.exit_code == KILLED
-    if state.running or reached is False or not (known or state.out_of_memory):
+async def _was_oom_killed(engine: Engine, container: str, state: ContainerState, reached: bool | None) -> bool:
+    """Return True if the init process was killed by an OOM kill for the container's own limit.
+
+    ``OOMKilled`` may come from an earlier kill inside, so the times of events are compared. It may also come after the
+    end, so if the limit was ``reached`` the exit status is enough.
+    """
+    certain = reached is True and state.exit_code == KILLED
+    if state.running or reached is False or not (certain or state.out_of_memory):
         return False
     horizon_s = 2 * OOM_TO_END_NS / 1e9
-    ends, hungers, kills = [
+    ends, oom_events, kills = [
         await engine.event_times_ns(container, event, last_s=horizon_s) for event in ("die", "oom", "kill")
     ]
-    soon = any(abs(end - hunger) < OOM_TO_END_NS for end in ends[-1:] for hunger in hungers)
-    return (known or soon) and not kills
+    soon = any(abs(end - oom) < OOM_TO_END_NS for end in ends[-1:] for oom in oom_events)
+    return (certain or soon) and not kills

@@ -1,4 +1,4 @@
-"""Sandboxes as Docker containers, made and removed through the Docker Engine's API alone."""
+"""Sandboxes as Docker containers, created and removed only through the Docker Engine's API."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from sandboxes.ownership.owner import Owner, remove_directory
 from sandboxes.ownership.sandbox_record import SandboxRecord
 from sandboxes.runtimes.base import ExitCause, ToolServerRuntime, ToolServerSandbox
 from sandboxes.runtimes.boot_errors import check_demands
-from sandboxes.runtimes.docker.exit_cause import describe, ending
+from sandboxes.runtimes.docker.exit_cause import describe, find_exit_cause
 from sandboxes.runtimes.docker.snapshots import SnapshotImages
 from sandboxes.runtimes.isolation import (
     HOSTS,
@@ -36,7 +36,7 @@ from sandboxes.runtimes.isolation import (
     socket_bytes,
 )
 from sandboxes.runtimes.oom_attribution import SETTLE_S, OomAttribution
-from sandboxes.runtimes.reaper import bury_groups, reap
+from sandboxes.runtimes.reaper import reap, remove_cgroups
 from sandboxes.runtimes.shared_inodes import SharedInodes
 from sandboxes.runtimes.uncounted_memory.watch import UncountedMemoryWatch
 from sandboxes.spec import SandboxSpec
@@ -44,34 +44,34 @@ from sandboxes.toolserver.client import ToolServer
 from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
 
 HOST_ONLY_ID = 0x7FFFFFFD
-"""Owner of a run directory once its sandbox has answered: a user that no process inside is or can become."""
+"""User id of a run directory after its sandbox has answered: no process inside has or can get this id."""
 
 SOCKET_NAME = "sock"
-COPIES_OF = (None, "runc", "crun")
-"""The programs under which a container's files are where the daemon looks for them; gVisor keeps changes to itself."""
+COPYABLE_RUNTIMES = (None, "runc", "crun")
+"""OCI runtimes whose containers write files to the daemon's layers. gVisor keeps changes in its own process."""
 HEALTH_CHECK_S = 0.25
 FOREVER_S = 86_400.0
 
 
 class DockerRuntime(ToolServerRuntime):
-    """Makes sandboxes on this machine's Docker daemon, for one owner. Open it with ``open``."""
+    """Creates sandboxes on this machine's Docker daemon, for one owner. Open it with ``open``."""
 
     def __init__(
-        self, engine: Engine, owner: Owner, toolbox: Toolbox, oci_runtime: str | None, shared: SharedInodes
+        self, engine: Engine, owner: Owner, toolbox: Toolbox, oci_runtime: str | None, shared_inodes: SharedInodes
     ) -> None:
         super().__init__(owner)
         self.name = f"docker:{oci_runtime}" if oci_runtime else "docker"
         self._oci_runtime = oci_runtime
         self._engine = engine
         self._toolbox = toolbox
-        self._shared = shared
-        self._copies = SnapshotImages(engine, owner)
-        self._hunger = OomAttribution(unified=find_hierarchies().unified)
-        self._hoarders = UncountedMemoryWatch()
-        self._origins: dict[str, Image] = {}
-        """The image behind each sandbox and snapshot."""
-        self._bases: dict[str, str] = {}
-        """What the image of its files is called, for each snapshot and each sandbox that was started from one."""
+        self._shared_inodes = shared_inodes
+        self._snapshot_images = SnapshotImages(engine, owner)
+        self._oom_attribution = OomAttribution(unified=find_hierarchies().unified)
+        self._uncounted_memory = UncountedMemoryWatch()
+        self._images: dict[str, Image] = {}
+        """Sandbox or snapshot → its image."""
+        self._snapshot_names: dict[str, str] = {}
+        """Snapshot, or sandbox on copied files → the name of the snapshot image that has its files."""
 
     @classmethod
     async def open(
@@ -84,10 +84,10 @@ class DockerRuntime(ToolServerRuntime):
         toolbox: Toolbox | None = None,
         oci_runtime: str | None = None,
     ) -> "DockerRuntime":
-        """Find the daemon and the toolbox and become ``owner``. Raises RuntimeUnavailable with the remedy.
+        """Connect to the daemon, prepare the toolbox and claim ``owner``. Raises RuntimeUnavailable with the remedy.
 
-        So long after a death as ``grace_s`` says its sandboxes are left for the next ``owner`` of that name, which may
-        ``adopt`` them. ``oci_runtime``: one that the daemon knows by this name; None: the daemon's own choice.
+        After this process's death its sandboxes are kept for ``grace_s``, and the next process that claims ``owner``
+        can ``adopt`` them. ``oci_runtime``: name in the daemon's configuration; None: the daemon's default.
         """
         async with contextlib.AsyncExitStack() as undo:
             engine = Engine(docker_host)
@@ -95,7 +95,7 @@ class DockerRuntime(ToolServerRuntime):
             await engine.connect()
             if oci_runtime and oci_runtime not in (known := await engine.oci_runtimes()):
                 raise RuntimeUnavailable(
-                    f"Docker knows no runtime {oci_runtime!r}, only {', '.join(known)}; name it in its daemon.json"
+                    f"Docker has no OCI runtime {oci_runtime!r}, only {', '.join(known)}; add it to daemon.json"
                 )
             claim = Owner.claim(state_dir, owner, grace_s=grace_s)
             undo.callback(claim.release)
@@ -103,11 +103,11 @@ class DockerRuntime(ToolServerRuntime):
                 toolbox = await asyncio.to_thread(ensure_toolbox, claim.state_dir)
             check_toolbox(toolbox)
             if claim.inherited:
-                await bury_groups(claim.identity)
+                await remove_cgroups(claim.identity)
                 claim.take_over()
-            shared = SharedInodes()
+            shared_inodes = SharedInodes()
             undo.pop_all()
-        return cls(engine, claim, toolbox, oci_runtime, shared)
+        return cls(engine, claim, toolbox, oci_runtime, shared_inodes)
 
     @property
     def degraded(self) -> tuple[str, ...]:
@@ -117,37 +117,37 @@ class DockerRuntime(ToolServerRuntime):
         return (await self._engine.image(image)).id
 
     async def release_images(self) -> None:
-        """A container holds its image, and nothing else does."""
+        """Do nothing: only containers hold images."""
 
     async def living(self) -> AsyncIterator[str]:
-        for sandbox_id in (await self._mine()).values():
+        for sandbox_id in (await self._own_sandboxes()).values():
             yield sandbox_id
 
     async def reap(self) -> int:
-        """Also removes what an earlier process of the same owner, or a failed clean-up of this one, left behind."""
+        """Reap; also remove leftovers of an earlier process of the same owner, and of failed clean-ups."""
         strays = await self._strays()
         await asyncio.gather(*map(self.discard, strays))
-        await self._copies.remove_strays()
+        await self._snapshot_images.remove_strays()
         return len(strays) + await reap(self._engine, self._owner.state_dir)
 
     async def _strays(self) -> list[str]:
-        return [name for name in (await self._mine()).values() if name not in self._held]
+        return [name for name in (await self._own_sandboxes()).values() if name not in self._held]
 
     async def adopt(self) -> list[Sandbox]:
-        await self._copies.recall()
+        await self._snapshot_images.recall()
         adopted = await super().adopt()
-        await self._copies.drop_unused()
+        await self._snapshot_images.drop_unused()
         return adopted
 
     async def _take_over(self, sandbox_id: str, record: SandboxRecord) -> ToolServer:
         name = container_name(sandbox_id)
         state = await self._engine.state(name)
-        if state is not None and state.paused:  # the earlier process died while it made a snapshot
+        if state is not None and state.paused:  # the earlier process died during a snapshot
             await self._engine.unpause(name)
-        self._origins[sandbox_id] = await self._engine.image(record.image_digest)
+        self._images[sandbox_id] = await self._engine.image(record.image_digest)
         if base := (await self._engine.labels(name)).get(LABEL_SNAPSHOT):
-            self._copies.use(base)
-            self._bases[sandbox_id] = base
+            self._snapshot_images.use(base)
+            self._snapshot_names[sandbox_id] = base
         return await self._connect(sandbox_id, record.spec)
 
     async def close(self) -> None:
@@ -156,38 +156,40 @@ class DockerRuntime(ToolServerRuntime):
     async def _close(self) -> None:
         try:
             await self.shut_all_egress()
-            await self._engine.remove_all(await self._all())
-            await self._copies.close()
-            self._hunger.close()
-            self._hoarders.close()
+            await self._engine.remove_all(await self._own_containers())
+            await self._snapshot_images.close()
+            self._oom_attribution.close()
+            self._uncounted_memory.close()
             self._held.clear()
-            self._shared.close()
+            self._shared_inodes.close()
             self._owner.release()
         finally:
             await self._engine.close()
 
-    async def _mine(self) -> dict[str, str]:
-        """Container id → sandbox id, of this owner in this state directory."""
-        return {container: mark.sandbox for container, mark in (await self._all()).items() if mark.sandbox}
+    async def _own_sandboxes(self) -> dict[str, str]:
+        """Return container id → sandbox id, for this owner in this state directory."""
+        return {container: mark.sandbox for container, mark in (await self._own_containers()).items() if mark.sandbox}
 
-    async def _all(self) -> dict[str, OwnerLabels]:
-        """Also what an earlier process of this owner held its images with, which was another runtime."""
+    async def _own_containers(self) -> dict[str, OwnerLabels]:
+        """Return all containers of this owner by id, including image pins of an earlier process on the oci runtime."""
         found = await self._engine.containers(f"{LABEL_OWNER}={self._owner.name}")
         marks = {container.id: of_container(container) for container in found}
         return {container: mark for container, mark in marks.items() if mark and mark.owner == self._owner.identity}
 
     async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> ToolServerSandbox:
         if not copied:
-            self._origins[sandbox_id] = await self._engine.image(spec.image)
-        image = self._origins[sandbox_id]
+            self._images[sandbox_id] = await self._engine.image(spec.image)
+        image = self._images[sandbox_id]
         check_demands(spec, image.env, image.workdir)
-        copy = await self._engine.image(self._copies.image(self._bases[sandbox_id])) if copied else None
+        copy = (
+            await self._engine.image(self._snapshot_images.image(self._snapshot_names[sandbox_id])) if copied else None
+        )
         run_dir = self._owner.sandbox_dir(sandbox_id)
         _make_run_dir(run_dir)
         config = container_config(
             spec,
             image_id=copy.id if copy else image.id,
-            labels=labels(self._owner, sandbox=sandbox_id, snapshot=self._bases.get(sandbox_id, "")),
+            labels=labels(self._owner, sandbox=sandbox_id, snapshot=self._snapshot_names.get(sandbox_id, "")),
             toolbox=self._toolbox,
             run_dir=run_dir,
             oci_runtime=self._oci_runtime,
@@ -199,53 +201,56 @@ class DockerRuntime(ToolServerRuntime):
         await self._engine.start(name)
         server = await self._connect(sandbox_id, spec)
         _close_run_dir(run_dir)
-        await _refuse_network(server)
+        await _check_no_network(server)
         workdir = spec.workdir or image.workdir
-        return ToolServerSandbox(sandbox_id, spec, image_digest=image.id, workdir=workdir, server=server, keeper=self)
+        return ToolServerSandbox(sandbox_id, spec, image_digest=image.id, workdir=workdir, server=server, runtime=self)
 
     async def _copy(self, source: str, name: str, spec: SandboxSpec) -> None:
-        """Of a sandbox an image is made, which is there as long as what is made of it."""
-        if self._oci_runtime not in COPIES_OF:
-            raise SnapshotError(f"what {self.name} writes Docker may not see, so it is not copied")
-        origin = self._origins.get(source)
-        if origin is None:
-            raise SnapshotError(f"{source} was removed")
-        if origin.volumes:
-            raise SnapshotError(f"Docker keeps {', '.join(origin.volumes)} of this image apart and copies none of it")
-        self._origins[name] = origin
+        """Make an image of sandbox ``source``, or use that of a snapshot. It is kept while anything uses it."""
+        if self._oci_runtime not in COPYABLE_RUNTIMES:
+            raise SnapshotError(f"sandbox {source}: Docker cannot see the files of {self.name}; use another runtime")
+        image = self._images.get(source)
+        if image is None:
+            raise SnapshotError(f"sandbox or snapshot {source} was removed; take a snapshot before that")
+        if image.volumes:
+            raise SnapshotError(
+                f"sandbox {source}: a Docker image does not include volumes ({', '.join(image.volumes)}); "
+                "remove VOLUME from its image"
+            )
+        self._images[name] = image
         if source in self._snapshots:
-            self._copies.use(source)
-            self._bases[name] = source
+            self._snapshot_images.use(source)
+            self._snapshot_names[name] = source
         else:
-            below, at_most = self._bases.get(source), spec.limits.disk_mib
-            await self._copies.make(name, container_name(source), below=below, at_most_mib=at_most)
-            self._bases[name] = name
+            parent, limit_mib = self._snapshot_names.get(source), spec.limits.disk_mib
+            await self._snapshot_images.make(name, container_name(source), parent=parent, limit_mib=limit_mib)
+            self._snapshot_names[name] = name
 
-    async def _drop(self, snapshot_id: str) -> None:
-        self._origins.pop(snapshot_id, None)
-        await self._copies.give_back(self._bases.pop(snapshot_id, ""))
+    async def _remove_snapshot(self, snapshot_id: str) -> None:
+        self._images.pop(snapshot_id, None)
+        await self._snapshot_images.give_back(self._snapshot_names.pop(snapshot_id, ""))
 
     async def _create(self, name: str, config: Mapping[str, Any], image: Image) -> None:
         try:
             await self._engine.create(name, config)
         except EngineError as error:
             if error.status == 404:
-                raise ImageError(f"image {image.id} was removed just now; build or pull it again") from None
+                raise ImageError(f"image {image.id} was just removed; build or pull it again") from None
             raise
 
     async def _connect(self, sandbox_id: str, spec: SandboxSpec) -> ToolServer:
-        """The server once it has answered; gives up as soon as the container's first process has ended."""
+        """Return the server when it has answered. Raises BootError as soon as the init process has ended."""
         name, socket = container_name(sandbox_id), self._owner.sandbox_dir(sandbox_id) / SOCKET_NAME
         state = await self._engine.state(name)
         if state is None or not state.running:
-            raise BootError(f"a sandbox of {spec.image} ended at once: {describe(state)}")
+            raise BootError(f"a sandbox of {spec.image} ended at its start: {describe(state)}")
         if (group := memory_group(state.pid)) is not None:
             limit_sockets(group, socket_bytes(spec.limits))
-            with contextlib.suppress(OSError):  # where we may not, the daemon's word has to do
-                self._hunger.watch(sandbox_id, group)
-            self._hoarders.watch(sandbox_id, group)
-        # The caller bounds the time. Another kernel's sockets are held by a helper of it; but nothing of the image has
-        # run yet that could listen.
+            with contextlib.suppress(OSError):  # without permission only the daemon reports OOM kills
+                self._oom_attribution.watch(sandbox_id, group)
+            self._uncounted_memory.watch(sandbox_id, group)
+        # The caller sets the time-out. With another kernel (gVisor) the peer is a helper process; that is safe because
+        # no program of the image has run yet that could listen.
         listener = None if self._oci_runtime else state.pid
         attempt = asyncio.create_task(ToolServer.connect(socket, expected_pid=listener, timeout_s=FOREVER_S))
         try:
@@ -260,50 +265,50 @@ class DockerRuntime(ToolServerRuntime):
     async def first_pid(self, sandbox_id: str) -> int:
         state = await self._engine.state(container_name(sandbox_id))
         if state is None or not state.running:
-            raise BootError(f"sandbox {sandbox_id} ended at once: {describe(state)}")
+            raise BootError(f"sandbox {sandbox_id} ended at its start: {describe(state)}")
         return state.pid
 
     async def discard(self, sandbox_id: str) -> None:
-        """Container and run directory are gone afterwards, or ``reap`` will see to them."""
+        """Remove container and run directory. What cannot be removed is left to ``reap``."""
         self._held.discard(sandbox_id)
-        self._hunger.forget(sandbox_id)
-        self._hoarders.forget(sandbox_id)
+        self._oom_attribution.forget(sandbox_id)
+        self._uncounted_memory.forget(sandbox_id)
         try:
             await self._engine.remove(container_name(sandbox_id))
         finally:
-            self._origins.pop(sandbox_id, None)
-            await self._copies.give_back(self._bases.pop(sandbox_id, ""))
+            self._images.pop(sandbox_id, None)
+            await self._snapshot_images.give_back(self._snapshot_names.pop(sandbox_id, ""))
         remove_directory(self._owner.sandbox_dir(sandbox_id))
         self._owner.forget_record(sandbox_id)
 
     def integrity_error(self, sandbox_id: str) -> str:
-        return self._hunger.by_others(sandbox_id)
+        return self._oom_attribution.by_others(sandbox_id)
 
     async def exit_cause(self, sandbox_id: str) -> ExitCause:
-        if reason := self._hoarders.reason(sandbox_id):
+        if reason := self._uncounted_memory.reason(sandbox_id):
             return ExitCause(reason, LossCause.MEMORY)
-        if doubt := self.integrity_error(sandbox_id):
-            return ExitCause(doubt, LossCause.OUTSIDE)
+        if integrity_error := self.integrity_error(sandbox_id):
+            return ExitCause(integrity_error, LossCause.OUTSIDE)
         since = time.monotonic() - SETTLE_S
-        return await ending(
-            self._engine, container_name(sandbox_id), lambda: self._hunger.reached_limit(sandbox_id, since)
+        return await find_exit_cause(
+            self._engine, container_name(sandbox_id), lambda: self._oom_attribution.reached_limit(sandbox_id, since)
         )
 
 
 def _environment(image: Image, copy: Image, spec: SandboxSpec) -> list[str]:
-    """As if the container were made of ``image``: what else stands in ``copy`` was the copied sandbox's own.
+    """Return the environment as if the container was created from ``image``, without that of the copied sandbox.
 
-    A name without a value takes the variable away.
+    A name without a value removes the variable.
     """
     wanted = {**image.env, **spec.environment}
     return [f"{name}={value}" for name, value in wanted.items()] + sorted(copy.env.keys() - wanted.keys())
 
 
-async def _refuse_network(server: ToolServer) -> None:
-    """That no route leads out is what all else relies on, so it is looked at rather than believed."""
+async def _check_no_network(server: ToolServer) -> None:
+    """Raise RuntimeUnavailable if the sandbox has a route: isolation depends on that, so it is verified."""
     v4, v6 = await _routes(server, "route"), await _routes(server, "ipv6_route")
-    ways = {line.split()[0] for line in v4[1:]} | {line.split()[-1] for line in v6}
-    if out := sorted(ways - {"lo"}):
+    interfaces = {line.split()[0] for line in v4[1:]} | {line.split()[-1] for line in v6}
+    if out := sorted(interfaces - {"lo"}):
         raise RuntimeUnavailable(
             f"Docker gave a sandbox a network ({', '.join(out)}); use Docker Engine 20.10 or later"
         )
@@ -317,7 +322,7 @@ async def _routes(server: ToolServer, table: str) -> list[str]:
 
 
 def _make_run_dir(run_dir: Path) -> None:
-    """Open to the sandbox's first process, whoever it is: nothing of the image has run yet."""
+    """Create the run directory, open to the init process under any user: no program of the image has run yet."""
     run_dir.mkdir()
     run_dir.chmod(0o777)
     hosts = run_dir / HOSTS_NAME
@@ -328,10 +333,10 @@ def _make_run_dir(run_dir: Path) -> None:
 
 
 def _close_run_dir(run_dir: Path) -> None:
-    """From now on nothing inside can put another socket here, or connect to this one.
+    """Prevent processes inside from replacing the socket and from connecting to it.
 
-    Root inside is root outside as far as files go, and without capabilities it is bound by their modes; so they belong
-    to nobody inside. Without root here the directory is the farm's own user's and only its mode changes.
+    Root inside is root outside for file permissions, but has no capabilities; so the files get an owner that no process
+    inside can be. If the farm does not run as root, the directory belongs to the farm's user and only its mode changes.
     """
     if os.geteuid() == 0:
         for path, mode in ((run_dir / SOCKET_NAME, 0o600), (run_dir, 0o555)):

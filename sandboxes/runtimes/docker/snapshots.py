@@ -1,4 +1,4 @@
-"""Snapshots as images of the daemon, each kept as long as anything is made of it: before that it cannot be removed."""
+"""Snapshots as images of the daemon. Each is reference-counted, because it cannot be removed while it is used."""
 
 import asyncio
 import contextlib
@@ -16,56 +16,56 @@ from sandboxes.runtimes.docker.exit_cause import is_ending
 
 
 @dataclass(slots=True)
-class _Kept:
-    """``image``: its id, once it is made. ``below``: the snapshot that the copied sandbox itself was made of."""
+class _SnapshotImage:
+    """A snapshot. ``image``: id of its image, once made. ``parent``: snapshot that its sandbox was started from."""
 
-    below: str | None
+    parent: str | None
     image: str = ""
     users: int = 1
 
 
 class SnapshotImages:
-    """Each has a name of its own, and is counted: whoever makes or uses it has to give it back."""
+    """Snapshot images of one owner, by name. Each ``make`` and ``use`` needs one ``give_back``."""
 
     def __init__(self, engine: Engine, owner: Owner) -> None:
         self._engine = engine
         self._owner = owner
-        self._kept: dict[str, _Kept] = {}
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By container: only one snapshot of it is made at a time, because a paused container cannot be paused."""
+        self._snapshots: dict[str, _SnapshotImage] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Container → lock: one snapshot at a time, because a paused container cannot be paused again."""
 
-    async def make(self, name: str, container: str, below: str | None, *, at_most_mib: int) -> None:
-        """Raises SnapshotError, with nothing to be given back; also for files of more than ``at_most_mib``.
+    async def make(self, name: str, container: str, parent: str | None, *, limit_mib: int) -> None:
+        """Make an image of ``container``. Raises SnapshotError, also if its changed files exceed ``limit_mib``.
 
-        The daemon fills the holes of sparse files when it makes an image.
+        After an error no ``give_back`` is needed. The limit exists because the daemon fills the holes of sparse files.
         """
-        if below is not None:
-            self.use(below)
-        self._kept[name] = _Kept(below)
+        if parent is not None:
+            self.use(parent)
+        self._snapshots[name] = _SnapshotImage(parent)
         try:
-            await shielded(self._make(name, container, at_most_mib))
+            await shielded(self._make(name, container, limit_mib))
         except BaseException as error:
             await shielded(self.give_back(name))
             if isinstance(error, EngineError):
-                raise SnapshotError(f"Docker makes no image of it: {error.message}") from None
+                raise SnapshotError(f"Docker cannot make an image of {container}: {error.message}; retry") from None
             raise
 
-    async def _make(self, name: str, container: str, at_most_mib: int) -> None:
-        marked = labels(self._owner, snapshot=name)
-        turn = self._turns.setdefault(container, asyncio.Lock())
-        async with turn, self._paused(container):  # or files could grow once they are measured
+    async def _make(self, name: str, container: str, limit_mib: int) -> None:
+        image_labels = labels(self._owner, snapshot=name)
+        lock = self._locks.setdefault(container, asyncio.Lock())
+        async with lock, self._paused(container):  # paused, so that files do not grow after they are measured
             written = await self._engine.written_bytes(container)
-            if written is None or written > at_most_mib * MIB:
+            if written is None or written > limit_mib * MIB:
                 size = "an unknown size" if written is None else f"{written // MIB} MiB, holes included"
                 raise SnapshotError(
-                    f"no snapshot of it: its changed files have {size}, of {at_most_mib} allowed; remove some",
+                    f"no snapshot of {container}: its changed files have {size}, of {limit_mib} allowed; remove some",
                     unfit=True,
                 )
-            self._kept[name].image = await self._engine.commit(container, SNAPSHOTS, name, marked)
+            self._snapshots[name].image = await self._engine.commit(container, SNAPSHOTS, name, image_labels)
 
     @contextlib.asynccontextmanager
     async def _paused(self, container: str) -> AsyncIterator[None]:
-        """Let no process of a container run during the block."""
+        """Pause a container during the block."""
         try:
             try:
                 await self._engine.pause(container)
@@ -75,66 +75,68 @@ class SnapshotImages:
                     raise
             yield
         finally:
-            await self._go_on(container)
+            await self._unpause(container)
 
-    async def _go_on(self, container: str) -> None:
-        """Unpause a container. A daemon that answers late is asked once more: else the container would stay paused."""
+    async def _unpause(self, container: str) -> None:
+        """Unpause a container. Retry once if the daemon answers late, or the container would stay paused."""
         try:
             await self._engine.unpause(container)
-        except EngineError:  # it has ended, is gone, or was not paused
+        except EngineError:  # the container has ended, was removed, or was not paused
             return
         except RuntimeUnavailable:
             with contextlib.suppress(EngineError, RuntimeUnavailable):
                 await self._engine.unpause(container)
 
     def use(self, name: str) -> None:
-        """Raises SnapshotError where it is not there any more."""
-        if name not in self._kept:
-            raise SnapshotError(f"snapshot {name} was removed")
-        self._kept[name].users += 1
+        """Count a further use. Raises SnapshotError if the snapshot was removed."""
+        if name not in self._snapshots:
+            raise SnapshotError(f"snapshot {name} was removed; take a new one")
+        self._snapshots[name].users += 1
 
     def image(self, name: str) -> str:
-        """The id of one that is held."""
-        return self._kept[name].image
+        """Return the image id of a snapshot in use."""
+        return self._snapshots[name].image
 
     async def give_back(self, name: str) -> None:
-        """Of one that is gone already: nothing."""
-        kept = self._kept.get(name)
-        if kept is None:
+        """End one use, and remove the image after the last. Unknown names are ignored."""
+        snapshot = self._snapshots.get(name)
+        if snapshot is None:
             return
-        kept.users -= 1
-        if kept.users:
+        snapshot.users -= 1
+        if snapshot.users:
             return
-        del self._kept[name]
-        if kept.image:
-            await self._engine.remove_image(kept.image)
-        if kept.below is not None:
-            await self.give_back(kept.below)
+        del self._snapshots[name]
+        if snapshot.image:
+            await self._engine.remove_image(snapshot.image)
+        if snapshot.parent is not None:
+            await self.give_back(snapshot.parent)
 
     async def recall(self) -> None:
-        """Take up those that an earlier process of this owner made. Whoever uses one says so; ``drop_unused`` then."""
-        found = {image.id: image for image in await self._mine()}
+        """Find the snapshots of an earlier process of this owner. Call ``use`` for each use, then ``drop_unused``."""
+        found = {image.id: image for image in await self._own_images()}
         for image in found.values():
-            below = found[image.parent].labels[LABEL_SNAPSHOT] if image.parent in found else None
-            self._kept[image.labels[LABEL_SNAPSHOT]] = _Kept(below, image.id, users=0)
-        for kept in self._kept.values():
-            if kept.below is not None:
-                self._kept[kept.below].users += 1
+            parent = found[image.parent].labels[LABEL_SNAPSHOT] if image.parent in found else None
+            self._snapshots[image.labels[LABEL_SNAPSHOT]] = _SnapshotImage(parent, image.id, users=0)
+        for snapshot in self._snapshots.values():
+            if snapshot.parent is not None:
+                self._snapshots[snapshot.parent].users += 1
 
     async def drop_unused(self) -> None:
-        for name in [name for name, kept in self._kept.items() if not kept.users]:
-            self._kept[name].users = 1
+        for name in [name for name, snapshot in self._snapshots.items() if not snapshot.users]:
+            self._snapshots[name].users = 1
             await self.give_back(name)
 
     async def close(self) -> None:
-        self._kept.clear()
+        self._snapshots.clear()
         await self.remove_strays()
 
     async def remove_strays(self) -> None:
-        """Those of this owner that nobody here knows of: an earlier process left them, or a clean-up failed."""
-        mine = await self._mine()
-        await self._engine.remove_images(image.id for image in mine if image.labels[LABEL_SNAPSHOT] not in self._kept)
+        """Remove this owner's snapshots that this process does not count: leftovers of a process or a clean-up."""
+        mine = await self._own_images()
+        await self._engine.remove_images(
+            image.id for image in mine if image.labels[LABEL_SNAPSHOT] not in self._snapshots
+        )
 
-    async def _mine(self) -> list[ListedImage]:
+    async def _own_images(self) -> list[ListedImage]:
         found = [(image, of_image(image)) for image in await self._engine.images(LABEL_SNAPSHOT)]
         return [image for image, mark in found if mark and mark.owner == self._owner.identity]

@@ -1,4 +1,4 @@
-"""Sandboxes started by crun or runc on the layers of Docker's images. ``runtime`` is where to enter.
+"""Sandboxes started by crun or runc on the layers of Docker's images. Entry point: ``runtime``.
 
-sandboxes/docs/runtime-oci.md explains it.
+The page is sandboxes/docs/runtime-oci.md.
 """

@@ -1,6 +1,6 @@
-"""A sandbox as an OCI runtime is told of it (config.json of the OCI runtime specification 1.0.2).
+"""The OCI configuration of a sandbox (config.json of the OCI runtime specification 1.0.2).
 
-What isolates it is what isolates a Docker container (see ``sandboxes.runtimes.isolation``), and a user namespace.
+Its isolation is that of a Docker container (see ``sandboxes.runtimes.isolation``), plus a user namespace.
 """
 
 import os
@@ -10,7 +10,14 @@ from functools import cache
 from typing import Any
 
 from sandboxes.interface import MIB
-from sandboxes.runtimes.isolation import CPU_PERIOD_US, HOSTNAME, MASKED, SIGNALS, TOOLBOX_MOUNT, read_only_paths
+from sandboxes.runtimes.isolation import (
+    CPU_PERIOD_US,
+    HOSTNAME,
+    MASKED,
+    MAX_PENDING_SIGNALS,
+    TOOLBOX_MOUNT,
+    read_only_paths,
+)
 from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.images.common_layer import HIDDEN_DIRECTORY, HIDDEN_FILE, LAYER_ROOT
 from sandboxes.runtimes.oci.images.image_user import ImageUser
@@ -23,14 +30,15 @@ from sandboxes.spec import SandboxLimits
 SHM_BYTES = 64 * MIB
 RLIMIT_SIGPENDING = 11
 TERMINALS = 64
-"""The machine has some 3,000 for all sandboxes."""
+"""Maximum number of pseudo-terminals of one sandbox; the machine has about 3,000 for all."""
 NAMESPACES = ("pid", "mount", "ipc", "uts", "network", "cgroup")
 CAPABILITY_SETS = ("bounding", "effective", "permitted", "inheritable", "ambient")
 FILTER_ANNOTATION = "run.oci.seccomp_bpf_data"
-"""crun(1): a filter that is compiled already, which saves each start half its time."""
+"""Annotation of crun(1) with a compiled filter, which halves the start time."""
 
 
-def config(
+# All arguments by keyword, because each becomes a part of the configuration.
+def make_config(
     *,
     env: Mapping[str, str],
     user: ImageUser,
@@ -41,9 +49,9 @@ def config(
     first_id: int,
     program: OciProgram,
 ) -> dict[str, Any]:
-    """``swap``: the machine can limit memory and swap together. ``first_id``: who root inside is outside."""
+    """Return the configuration. ``swap``: the machine can limit swap. ``first_id``: uid of root outside, 0 unmapped."""
     hidden = _hidden(mapped=bool(first_id)) if program.is_crun else ()
-    made: dict[str, Any] = {
+    spec: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
             "terminal": False,
@@ -66,23 +74,23 @@ def config(
         },
     }
     if first_id:
-        made["linux"]["namespaces"].append({"type": "user", "path": str(starter.USERS)})
+        spec["linux"]["namespaces"].append({"type": "user", "path": str(starter.USERS)})
         for kind in ("uidMappings", "gidMappings"):
-            made["linux"][kind] = [{"containerID": 0, "hostID": first_id, "size": IDS}]
+            spec["linux"][kind] = [{"containerID": 0, "hostID": first_id, "size": IDS}]
     if program.compiled_filter is None:
-        made["linux"]["seccomp"] = {key: value for key, value in profile(own_disk=True).items() if key != "archMap"}
+        spec["linux"]["seccomp"] = {key: value for key, value in profile(own_disk=True).items() if key != "archMap"}
     else:
-        made["annotations"] = {FILTER_ANNOTATION: program.compiled_filter}
-    return made
+        spec["annotations"] = {FILTER_ANNOTATION: program.compiled_filter}
+    return spec
 
 
 def rlimits(limits: SandboxLimits) -> dict[int, int]:
-    """By the numbers of setrlimit(2)."""
+    """Return the limits by the constants of setrlimit(2)."""
     return {
         resource.RLIMIT_NOFILE: limits.open_files,
         resource.RLIMIT_FSIZE: limits.file_size_mib * MIB,
         resource.RLIMIT_CORE: 0,
-        RLIMIT_SIGPENDING: SIGNALS,
+        RLIMIT_SIGPENDING: MAX_PENDING_SIGNALS,
     }
 
 
@@ -90,7 +98,7 @@ def _resources(limits: SandboxLimits, swap: bool) -> dict[str, Any]:
     memory = limits.memory_mib * MIB
     return {
         "memory": {"limit": memory, "swap": memory} if swap else {"limit": memory},
-        # Of the kernel's own period; to set that too it looks at every group once more.
+        # For the kernel's default period; to set the period too would cost another scan of all cgroups.
         "cpu": {"quota": int(limits.cpus * CPU_PERIOD_US)},
         "pids": {"limit": limits.pids},
         "devices": [{"allow": False, "access": "rwm"}],
@@ -112,11 +120,11 @@ def _bind(source: object, destination: str, *options: str) -> dict[str, Any]:
 
 @cache
 def _hidden(*, mapped: bool) -> tuple[dict[str, Any], ...]:
-    """Mask paths in /proc by binds of files of the sandbox's own layer.
+    """Return binds that hide paths of /proc with files of the common layer.
 
-    crun would bind the machine's own /dev/null over each file, which all sandboxes would share, and make a file system
-    for each directory. runc refuses binds in /proc; its masks are the sandbox's own. If users are ``mapped``, a file
-    that root alone may read is closed without a mask.
+    crun would bind the machine's /dev/null over each file, which all sandboxes would share, and mount a file system
+    over each directory. runc refuses binds in /proc; its masks belong to the sandbox. If users are ``mapped``, files
+    that only root may read need no mask.
     """
     hidden = (path for path in MASKED if not path.startswith(("/sys/", SETTINGS)) and os.path.exists(path))
     binds = [

@@ -1,4 +1,4 @@
-"""How the sandboxes of one owner end, by whose doing, and why one that lives may not be believed."""
+"""Track how the sandboxes of one owner end, who caused it, and whether the answers of living ones are reliable."""
 
 import logging
 import time
@@ -6,7 +6,7 @@ import time
 from sandboxes.cgroups.cgroups import Cgroups
 from sandboxes.errors import BootError, LossCause
 from sandboxes.runtimes.base import ExitCause
-from sandboxes.runtimes.docker.exit_cause import KILLED, ROUNDS, STOPPING_S, is_ending
+from sandboxes.runtimes.docker.exit_cause import KILLED, STOPPING_ROUNDS, STOPPING_S, is_ending
 from sandboxes.runtimes.oci.init_process import InitProcess
 from sandboxes.runtimes.oom_attribution import SETTLE_S, OomAttribution
 from sandboxes.runtimes.uncounted_memory.watch import UncountedMemoryWatch
@@ -15,68 +15,70 @@ log = logging.getLogger(__name__)
 
 
 class ExitTracker:
+    """The init processes of an owner's sandboxes, and the causes of their ends."""
+
     def __init__(self, cgroups: Cgroups) -> None:
         self._cgroups = cgroups
-        self._hunger = OomAttribution(unified=cgroups.unified)
-        self._hoarders = UncountedMemoryWatch()
-        self._first: dict[str, InitProcess] = {}
+        self._oom_attribution = OomAttribution(unified=cgroups.unified)
+        self._uncounted_memory = UncountedMemoryWatch()
+        self._init_processes: dict[str, InitProcess] = {}
         self._lost: dict[str, str] = {}
 
-    def watch(self, name: str, first: InitProcess) -> None:
-        """From its start on. Raises BootError."""
-        self._first[name] = first
+    def watch(self, name: str, init: InitProcess) -> None:
+        """Watch a sandbox from its start. Raises BootError."""
+        self._init_processes[name] = init
         try:
-            self._hunger.watch(name, self._cgroups.memory_group(name))
+            self._oom_attribution.watch(name, self._cgroups.memory_group(name))
         except OSError as error:
-            raise BootError(f"for whose want of memory it may be killed is not told: {error}") from None
-        self._hoarders.watch(name, self._cgroups.memory_group(name))
+            raise BootError(f"OOM kills of sandbox {name} cannot be observed: {error}") from None
+        self._uncounted_memory.watch(name, self._cgroups.memory_group(name))
 
     def first_pid(self, name: str) -> int:
-        return self._first[name].pid
+        return self._init_processes[name].pid
 
     def lose_all(self, why: str) -> None:
-        """No answer of those that live now is to be believed."""
-        log.error("%d sandboxes are lost: %s", len(self._first), why)
-        self._lost.update(dict.fromkeys(self._first, why))
+        """Mark the answers of all current sandboxes as unreliable."""
+        log.error("%d sandboxes are lost: %s", len(self._init_processes), why)
+        self._lost.update(dict.fromkeys(self._init_processes, why))
 
     def integrity_error(self, name: str) -> str:
-        return self._lost.get(name) or self._hunger.by_others(name)
+        return self._lost.get(name) or self._oom_attribution.by_others(name)
 
     async def kill(self, name: str) -> None:
-        """Its first process is dead, and nothing is told of it any more."""
-        first = self._first.pop(name, None)
-        if first is not None:
-            first.kill()
-            await first.until_ended(STOPPING_S)
-            first.close()
-        self._hunger.forget(name)
-        self._hoarders.forget(name)
+        """Kill a sandbox's init process, wait for its end, and stop watching it."""
+        init = self._init_processes.pop(name, None)
+        if init is not None:
+            init.kill()
+            await init.wait_for_end(STOPPING_S)
+            init.close()
+        self._oom_attribution.forget(name)
+        self._uncounted_memory.forget(name)
         self._lost.pop(name, None)
 
-    async def cause_of(self, name: str, doubt: str) -> ExitCause:
-        """``doubt``: what it stands on and has broken. Never raises."""
-        first = self._first.get(name)
-        if first is None:
+    async def cause_of(self, name: str, integrity_error: str) -> ExitCause:
+        """Return why a sandbox does not answer. ``integrity_error``: of what it depends on. Never raises."""
+        init = self._init_processes.get(name)
+        if init is None:
             return ExitCause("it was removed", LossCause.OUTSIDE)
-        if reason := self._hoarders.reason(name):
+        if reason := self._uncounted_memory.reason(name):
             return ExitCause(reason, LossCause.MEMORY)
-        if doubt:
-            return ExitCause(doubt, LossCause.OUTSIDE)
+        if integrity_error:
+            return ExitCause(integrity_error, LossCause.OUTSIDE)
         asked_at = time.monotonic()
-        rounds_left = ROUNDS
-        while not (ended := await first.until_ended(STOPPING_S)) and rounds_left and is_ending(first.pid):
-            rounds_left -= 1  # it waits for all others inside to be dead
-        if not ended and not is_ending(first.pid):  # of one that ended another may have the number
+        rounds_left = STOPPING_ROUNDS
+        while not (ended := await init.wait_for_end(STOPPING_S)) and rounds_left and is_ending(init.pid):
+            rounds_left -= 1  # the init process waits for all other processes inside to die
+        if not ended and not is_ending(init.pid):  # after its end another process may have the id
             if self._cgroups.is_frozen(name):
                 return ExitCause("it is frozen", LossCause.OUTSIDE)
-            return ExitCause("its first process lives", LossCause.INSIDE)
-        await first.until_told(STOPPING_S)
-        # Of two reasons for one kill the likelier is told: few kill by hand what was short of memory just now.
-        if first.status in (None, KILLED) and self._hunger.reached_limit(name, asked_at - SETTLE_S):
+            return ExitCause("its init process is alive", LossCause.INSIDE)
+        await init.wait_for_status(STOPPING_S)
+        # A kill soon after the limit was reached is most likely an OOM kill.
+        if init.status in (None, KILLED) and self._oom_attribution.reached_limit(name, asked_at - SETTLE_S):
             return ExitCause("it ran out of memory", LossCause.MEMORY)
-        by = LossCause.OUTSIDE if first.status in (None, KILLED) else LossCause.INSIDE
-        return ExitCause(f"its first process ended with status {first.status}", by)
+        by = LossCause.OUTSIDE if init.status in (None, KILLED) else LossCause.INSIDE
+        return ExitCause(f"its init process ended with status {init.status}", by)
 
     def close(self) -> None:
-        self._hunger.close()
-        self._hoarders.close()
+        self._oom_attribution.close()
+        self._uncounted_memory.close()

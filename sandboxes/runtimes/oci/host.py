@@ -1,4 +1,4 @@
-"""What an oci runtime stands on: where images are, the disk of its sandboxes, and what starts them."""
+"""The host resources of an oci runtime: Docker's images, the disk of its sandboxes, and what starts them."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from sandboxes.errors import RuntimeUnavailable
 from sandboxes.ownership.owner import Owner
 from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.images.common_layer import ensure_layer
-from sandboxes.runtimes.oci.oci_programs import OciProgram, sealed
+from sandboxes.runtimes.oci.oci_programs import OciProgram, sealed_copy
 from sandboxes.runtimes.oci.starter import Starter
 from sandboxes.runtimes.oci.storage import mounts
 from sandboxes.runtimes.oci.storage.btrfs import IMAGE, QuotaDisk
@@ -22,8 +22,11 @@ from sandboxes.toolserver.toolbox import Toolbox
 
 @dataclass(slots=True)
 class OciHost:
-    """``undo`` takes it all away. ``images``: where the daemon keeps its own. ``lacks``: what the machine cannot, a
-    line each. ``layer``: see ``sandboxes.runtimes.oci.images.common_layer``. ``disk`` changes where it is renewed."""
+    """Resources shared by all sandboxes of an owner. ``undo`` frees them.
+
+    ``images``: the daemon's data directory. ``layer``: see ``sandboxes.runtimes.oci.images.common_layer``. ``disk``:
+    replaced by ``renew_disk``. ``degraded``: missing features, one line each.
+    """
 
     engine: Engine
     images: Path
@@ -31,59 +34,63 @@ class OciHost:
     toolbox: Toolbox
     layer: Path
     disk: SandboxDisk
-    places: int
+    disk_shares: int
     hierarchies: Hierarchies
     undo: contextlib.AsyncExitStack
     degraded: tuple[str, ...]
 
     @classmethod
     async def prepare(
-        cls, undo: contextlib.AsyncExitStack, engine: Engine, owner: Owner, toolbox: Toolbox, places: int
+        cls, undo: contextlib.AsyncExitStack, engine: Engine, owner: Owner, toolbox: Toolbox, disk_shares: int
     ) -> "OciHost":
-        """``places``: for so many sandboxes. Raises RuntimeUnavailable."""
+        """Open the disk and create the layer. Raises RuntimeUnavailable."""
         hierarchies = find_hierarchies()
-        if not hierarchies.places:
-            raise RuntimeUnavailable("the oci runtime needs control groups; mount them at /sys/fs/cgroup")
+        if not hierarchies.mounts:
+            raise RuntimeUnavailable("no cgroups are mounted, which the oci runtime needs; mount /sys/fs/cgroup")
         images = (await engine.root()).resolve()
-        if hidden := [place for place in (images, owner.state_dir) if place.is_relative_to(starter.PLACE)]:
-            raise RuntimeUnavailable(f"{hidden[0]} lies below {starter.PLACE}, which the oci runtime hides; move it")
+        if hidden := [path for path in (images, owner.state_dir) if path.is_relative_to(starter.MOUNT_DIR)]:
+            raise RuntimeUnavailable(
+                f"{hidden[0]} is below {starter.MOUNT_DIR}, which the oci runtime hides; move it elsewhere"
+            )
         home = owner.sandbox_dir("")
         layer = await asyncio.to_thread(ensure_layer, home, toolbox.path)
-        disk, lack = await asyncio.to_thread(open_disk, home, places)
-        lacks = (lack,) if lack else ()
-        ground = cls(engine, images, owner, toolbox, layer, disk, places, hierarchies, undo, lacks)
-        undo.callback(lambda: ground.disk.close())
-        return ground
+        disk, limits_gap = await asyncio.to_thread(open_disk, home, disk_shares)
+        degraded = (limits_gap,) if limits_gap else ()
+        host = cls(engine, images, owner, toolbox, layer, disk, disk_shares, hierarchies, undo, degraded)
+        undo.callback(lambda: host.disk.close())
+        return host
 
-    def seen_by(self, program: OciProgram) -> Hierarchies:
-        """The control groups that ``program`` is to see."""
-        return self.hierarchies.narrowed() if program.is_crun else self.hierarchies
+    def hierarchies_for(self, program: OciProgram) -> Hierarchies:
+        """Return the cgroup hierarchies that ``program`` needs to see."""
+        return self.hierarchies.needed() if program.is_crun else self.hierarchies
 
     def renew_disk(self) -> None:
-        """What lives on the old one goes on until it is removed. Raises RuntimeUnavailable; blocks."""
+        """Replace a failed disk. Sandboxes on it run until they are removed. Raises RuntimeUnavailable; blocks."""
         home = self.layer.parent
-        (home / IMAGE).unlink(missing_ok=True)  # or the old one would be found again
+        (home / IMAGE).unlink(missing_ok=True)  # otherwise the failed image would be mounted again
         failed = self.disk
-        self.disk = QuotaDisk(home, self.places)
+        self.disk = QuotaDisk(home, self.disk_shares)
         failed.close()
 
     async def launch(self, program: OciProgram) -> Starter:
-        """Raises RuntimeUnavailable."""
-        narrow = program.is_crun and not self.hierarchies.unified
+        """Start a starter process for ``program``. Raises RuntimeUnavailable."""
+        needed_only = program.is_crun and not self.hierarchies.unified
         try:
             with (
-                mounts.closing(self.disk.tree()) as disk,
+                mounts.closing(self.disk.clone_mount()) as disk,
                 mounts.closing(mounts.clone(self.layer, read_only=True)) as layer,
-                mounts.closing(sealed(program.path)) as copy,
+                mounts.closing(sealed_copy(program.path)) as copy,
             ):
                 return await Starter.launch(
                     self.toolbox.starter,
                     program=copy,
-                    inside=self.toolbox.starter_library if program.loaded_once else None,
+                    library=self.toolbox.starter_library if program.loaded_once else None,
                     disk=disk,
                     layer=layer,
                     needed=[program.path, program.path.resolve(), self.images / DRIVER, self.owner.state_dir],
-                    hierarchies=self.seen_by(program).roots if narrow else [],
+                    hierarchies=self.hierarchies_for(program).roots if needed_only else [],
                 )
         except OSError as error:
-            raise RuntimeUnavailable(f"mounts of its own: {error.strerror}; the oci runtime needs Linux 5.12") from None
+            raise RuntimeUnavailable(
+                f"detached mounts cannot be made: {error.strerror}; the oci runtime needs Linux 5.12"
+            ) from None

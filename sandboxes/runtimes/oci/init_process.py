@@ -1,4 +1,4 @@
-"""The first process of a sandbox, seen from outside."""
+"""The init process of a sandbox, handled from outside by its pidfd."""
 
 import asyncio
 import contextlib
@@ -15,37 +15,39 @@ FOREVER_S = 86_400.0
 
 
 class InitProcess:
-    """``status`` is None until it is known how it ended, and stays so where it was another starter's."""
+    """``status``: None until the exit status is known; it stays None for a process of another starter."""
 
     def __init__(self, pid: int, starter: Starter) -> None:
-        """Raises ProcessLookupError where it has ended and is reaped."""
+        """Open the process. Raises ProcessLookupError if it has ended and was reaped."""
         self.pid = pid
         self.status: int | None = None
         self._fd = os.pidfd_open(pid)
         self._starter = starter
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._told: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_reader(self._fd, self._see_end)
+        self._status_known: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(self._fd, self._on_end)
 
-    async def until_ended(self, timeout_s: float) -> bool:
-        """It has ended when no process in its namespace is left. False where it lives on."""
+    async def wait_for_end(self, timeout_s: float) -> bool:
+        """Wait until the process has ended, as the last of its PID namespace. Return False if it lives."""
         return bool((await asyncio.wait({self._ended}, timeout=timeout_s))[0])
 
-    async def until_told(self, timeout_s: float) -> bool:
-        """``status`` is known; the starter says so a moment after the end."""
-        return bool((await asyncio.wait({self._told}, timeout=timeout_s))[0])
+    async def wait_for_status(self, timeout_s: float) -> bool:
+        """Wait until ``status`` is known, a moment after the end. Return False if it is not."""
+        return bool((await asyncio.wait({self._status_known}, timeout=timeout_s))[0])
 
     async def server(self, path: Path, image: str, *, listener: int | None) -> ToolServer:
-        """The one that listens at ``path``, once it has answered. Raises BootError where this process ends before."""
-        # The caller bounds the time.
+        """Return the tool server that listens at ``path`` when it has answered. The caller sets the time-out.
+
+        Raises BootError if this process ends before that.
+        """
         attempt = asyncio.create_task(ToolServer.connect(path, expected_pid=listener, timeout_s=FOREVER_S))
         try:
             either: set[asyncio.Future[Any]] = {attempt, self._ended}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if attempt.done():
                 return attempt.result()
-            raise BootError(f"a sandbox of {image} ended before it answered, with status {self.status}")
+            raise BootError(f"a sandbox of {image} ended before its tool server answered, with status {self.status}")
         finally:
             attempt.cancel()
 
@@ -58,11 +60,11 @@ class InitProcess:
         self._starter.forget(self.pid)
         os.close(self._fd)
 
-    def _see_end(self) -> None:
+    def _on_end(self) -> None:
         self._loop.remove_reader(self._fd)
-        self._starter.ask_end(self.pid, self._note)
+        self._starter.request_exit_status(self.pid, self._set_status)
         self._ended.set_result(None)
 
-    def _note(self, status: int | None) -> None:
+    def _set_status(self, status: int | None) -> None:
         self.status = status
-        self._told.set_result(None)
+        self._status_known.set_result(None)

@@ -1,4 +1,4 @@
-"""The OCI runtimes that this machine has: crun, which is faster, and runc, which comes with every Docker."""
+"""Find the OCI runtimes of this machine: crun, which is faster, and runc, which comes with Docker."""
 
 import errno
 import fcntl
@@ -10,19 +10,21 @@ from pathlib import Path
 
 from sandboxes.errors import RuntimeUnavailable
 from sandboxes.runtimes.oci import starter
-from sandboxes.runtimes.oci.seccomp_filter import compiled
+from sandboxes.runtimes.oci.seccomp_filter import compile_filter
 
 PROGRAMS = ("crun", "runc")
-FURTHER_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec/docker")
+FURTHER_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec/docker")
 _MFD_EXEC = 0x10
-"""memfd_create(2), since Linux 6.3."""
+"""Flag of memfd_create(2), since Linux 6.3."""
 
 
 @dataclass(frozen=True, slots=True)
 class OciProgram:
-    """``compiled_filter``: in base64; None: it compiles the seccomp profile itself, at each start. ``is_crun``: it
-    makes do with the control groups that a sandbox wants, where another has to see all that the machine has, and binds
-    anything over what is in /proc. ``loaded_once``: a start is a fork of it, not a process that begins."""
+    """An OCI runtime. ``compiled_filter``: seccomp filter in base64; None: it compiles the profile at each start.
+
+    ``is_crun``: it needs only the cgroup hierarchies of a sandbox, where runc needs all, and allows any bind in /proc.
+    ``loaded_once``: each start is a fork of a loaded process instead of an exec.
+    """
 
     path: Path
     compiled_filter: str | None
@@ -30,7 +32,7 @@ class OciProgram:
     loaded_once: bool = False
 
     def command(self, name: str, pid_file: str) -> list[str | Path]:
-        """Start the bundle of sandbox ``name``; the first process inherits descriptor 3."""
+        """Return the command that starts sandbox ``name`` from its bundle. The init process inherits descriptor 3."""
         bundle = starter.DISK / name
         return [
             self.path,
@@ -50,13 +52,13 @@ class OciProgram:
 
 
 def find_programs(names: Sequence[str]) -> Iterator[OciProgram]:
-    """Those of ``names`` that are here."""
+    """Yield the programs among ``names`` that are installed. crun comes twice: loaded once, then run at each start."""
     for name in names:
-        found = shutil.which(name) or shutil.which(name, path=":".join(FURTHER_PLACES))
+        found = shutil.which(name) or shutil.which(name, path=":".join(FURTHER_DIRECTORIES))
         if found is None:
             continue
         try:
-            compiled_filter = compiled() if name == "crun" else None
+            compiled_filter = compile_filter() if name == "crun" else None
         except RuntimeUnavailable:
             compiled_filter = None
         program = OciProgram(Path(found), compiled_filter, is_crun=name == "crun")
@@ -65,11 +67,11 @@ def find_programs(names: Sequence[str]) -> Iterator[OciProgram]:
         yield program
 
 
-def sealed(path: Path) -> int:
-    """A descriptor of a copy that nobody can write to.
+def sealed_copy(path: Path) -> int:
+    """Return a descriptor of a sealed copy of a program, or of the program itself if no copy can be made.
 
-    OCI runtimes run from one, so that no sandbox can write to them through ``/proc``, and make it at each start; this
-    is made once. Where it cannot be, it is the file itself. Raises OSError.
+    OCI runtimes run from such a copy, so that no sandbox can write to their file through ``/proc``. They make it at
+    each start unless they already run from one. Raises OSError.
     """
     content = path.read_bytes()
     for flags in (_MFD_EXEC, 0):
@@ -78,7 +80,7 @@ def sealed(path: Path) -> int:
         except OSError as error:
             if error.errno == errno.EINVAL:
                 continue
-            break  # the machine runs nothing that has no place on a disk
+            break  # the machine forbids executable memfds
         with open(copy, "wb", closefd=False) as file:
             file.write(content)
         seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE

@@ -1,7 +1,7 @@
-"""What starts sandboxes, kept going: the program, and the starter that runs it.
+"""Keep the starter and the OCI runtime that it runs in working order.
 
-A program that is loaded once saves each start some 3 ms, and is one process that all starts hang on. Where that cannot
-be, or no longer works, the same program is run anew at each start.
+A runtime that is loaded once saves each start about 3 ms, but all starts depend on that process. If it cannot be loaded
+or stops working, the same program is executed at each start.
 """
 
 import logging
@@ -15,70 +15,74 @@ from sandboxes.runtimes.oci.host import OciHost
 from sandboxes.runtimes.oci.oci_programs import OciProgram
 from sandboxes.runtimes.oci.starter import Starter
 
-NOBODY = 125
-"""As the starter's own refusals: no status of the program's, which says 0 or 1."""
+NO_INIT_PROCESS = 125
+"""Status of a start without an init process: the starter's own refusals have it too; OCI runtimes exit with 0 or 1."""
 
-FAILURES = 3
-"""Starts that failed one after the other, before what is loaded once is doubted: images too keep one from starting."""
+MAX_FAILURES = 3
+"""Consecutive failed starts after which a loaded runtime is tested: images can also cause failures."""
 
 log = logging.getLogger(__name__)
 
 
 class StarterSupervisor:
-    """``program`` and ``starter`` change. ``lacks``: what starts go without, a line each."""
+    """``program`` and ``starter`` are replaced on failure. ``degraded``: missing features, one line each."""
 
-    def __init__(self, ground: OciHost, program: OciProgram, starter: Starter, lacks: tuple[str, ...] = ()) -> None:
+    def __init__(self, host: OciHost, program: OciProgram, starter: Starter, degraded: tuple[str, ...] = ()) -> None:
         self.program = program
         self.starter = starter
-        self.lacks = lacks
-        self._ground = ground
-        self._failures = 0
+        self.degraded = degraded
+        self._host = host
+        self._failure_count = 0
 
     @property
-    def doubtful(self) -> bool:
-        """Whether a start that must work should be tried, and ``fall_back`` follow where it does not."""
-        return self.program.loaded_once and self._failures >= FAILURES
+    def needs_trial(self) -> bool:
+        """Return True if a trial start should decide whether to ``fall_back``."""
+        return self.program.loaded_once and self._failure_count >= MAX_FAILURES
 
-    def trust(self) -> None:
-        self._failures = 0
+    def reset_failures(self) -> None:
+        self._failure_count = 0
 
-    async def counted(self, start: Coroutine[Any, Any, int], pid_file: Path) -> int:
-        """The status of a ``Starter.start``; ``NOBODY`` where that went well, but for who is not in ``pid_file``: the
-        program parts in two, and says nothing of how its other half ended. Raises as that does."""
+    async def count_failures(self, start: Coroutine[Any, Any, int], pid_file: Path) -> int:
+        """Await ``start`` and return its status, or ``NO_INIT_PROCESS`` if that is 0 but ``pid_file`` is missing.
+
+        The runtime forks, and does not report how its child ended. Counts consecutive failures. Raises as ``start``.
+        """
         try:
             status = await start
         except RuntimeUnavailable:
-            self._failures += 1
+            self._failure_count += 1
             raise
-        if not status and not pid_file.exists():  # noqa: ASYNC240 - a look at what was just written
-            status = NOBODY
-        self._failures = self._failures + 1 if status else 0
+        if not status and not pid_file.exists():  # noqa: ASYNC240 - one stat of a file that was just written
+            status = NO_INIT_PROCESS
+        self._failure_count = self._failure_count + 1 if status else 0
         return status
 
     async def renew(self) -> None:
-        """The starter is started again: sandboxes that live go on, and how they end counts as done from outside.
+        """Restart the starter. Sandboxes live on, and their exit statuses are lost, which counts as caused outside.
 
         Raises RuntimeUnavailable.
         """
-        log.warning("what starts sandboxes is started again")
+        log.warning("the starter of sandboxes has ended or lost its disk; it is restarted")
         await self.starter.close()
         try:
-            self.starter = await self._ground.launch(self.program)
+            self.starter = await self._host.launch(self.program)
         except RuntimeUnavailable as error:
             if not self.program.loaded_once:
                 raise
             await self.fall_back(str(error))
 
     async def fall_back(self, why: str) -> None:
-        """From now on the program is run at each start. Raises RuntimeUnavailable."""
-        lack = run_at_each_start(self.program, why)
+        """Execute the program at each start from now on. Raises RuntimeUnavailable."""
+        lack = executed_at_each_start(self.program, why)
         log.warning("%s", lack)
-        self.lacks = (*self.lacks, lack)
+        self.degraded = (*self.degraded, lack)
         self.program = replace(self.program, loaded_once=False)
-        self.trust()
+        self.reset_failures()
         await self.starter.close()
-        self.starter = await self._ground.launch(self.program)
+        self.starter = await self._host.launch(self.program)
 
 
-def run_at_each_start(program: OciProgram, why: str) -> str:
-    return f"{program.path.name} is run anew at each start, which takes 3 ms more of a processor; loaded once: {why}"
+def executed_at_each_start(program: OciProgram, why: str) -> str:
+    return (
+        f"{program.path.name} is executed at each start, which costs 3 ms of CPU time; it cannot be loaded once: {why}"
+    )

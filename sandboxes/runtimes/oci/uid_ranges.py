@@ -1,20 +1,20 @@
-"""Who users inside are outside: a range of ids for each sandbox, so that what the kernel counts by user (open pipes,
-watches, descriptors on their way, pending signals) it counts by sandbox."""
+"""Assign a range of user ids to each sandbox, so that the kernel's per-user limits (open pipes, watches, descriptors in
+flight, pending signals) count for each sandbox separately."""
 
 import secrets
 from collections import Counter
 
 FIRST_ID = 0x7000_0000
-"""Above what systemd gives to containers (its UIDS-GIDS); all are below 2³¹."""
+"""Above the range of systemd's containers (its UIDS-GIDS); all ids are below 2³¹."""
 IDS = 65_536
-"""Of one range; ``sandboxes/starter/mounts.c`` has it too."""
+"""Size of a range; also in ``sandboxes/starter/mounts.c``."""
 RANGES = (2**31 - FIRST_ID) // IDS
 
 
 class UidRanges:
-    """By their first id, which is root inside. A sandbox's files belong to its range; so forks share their source's.
+    """Ranges by their first id, which is root inside. Files of a sandbox have its ids, so a fork has the same range.
 
-    Two owners may use the same: they have files apart, and share no more than what the kernel counts.
+    Two owners may use the same range: they share no files, only the kernel's counters.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class UidRanges:
         self._last = secrets.randbelow(RANGES)
 
     def free(self) -> int:
-        """One that no other sandbox of this owner has, if there is any."""
+        """Return a range that no other sandbox of this owner has, if there is one."""
         for _ in range(RANGES):
             self._last = (self._last + 1) % RANGES
             if FIRST_ID + self._last * IDS not in self._sandboxes:

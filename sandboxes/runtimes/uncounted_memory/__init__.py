@@ -1,4 +1,4 @@
-"""Memory that no control group counts: measured, and the sandbox that holds too much of it ended.
+"""Measure memory that no cgroup counts, and end the sandboxes that hold too much of it.
 
-sandboxes/docs/uncounted-memory.md explains it.
+The page is sandboxes/docs/uncounted-memory.md.
 """

@@ -1,17 +1,20 @@
-"""Measure memory of the machine that a sandbox holds and that no control group counts.
+"""Measure memory of the machine that a sandbox holds and that no cgroup counts.
 
 | held                 | why it is not counted                    | measured by                                  |
 |----------------------|------------------------------------------|----------------------------------------------|
-| file locks           | Linux 5.15 took their accounting back    | ``/proc/locks``, by device or by open files  |
+| file locks           | Linux 5.15 removed their accounting      | ``/proc/locks``, by device or by open files  |
 | open directories     | btrfs has a page for each, and overlayfs | descriptors, each once, and directory sizes  |
 |                      | a list of all names in it                | (module ``descriptors``)                     |
-| descriptors in       | any of them may be an open directory     | ``scm_fds`` of each unix socket, and sockets |
-| flight (unix(7))     | that nobody can look at                  | that are themselves in flight                |
+| descriptors in       | each may be an open directory that       | ``scm_fds`` of each unix socket, and sockets |
+| flight (unix(7))     | cannot be inspected                      | that are themselves in flight                |
 | corked UDP datagrams | they wait in pages of the socket         | ``tx_queue`` of ``/proc/PID/net/udp``        |
 | multicast groups     | the network namespace holds them         | ``/proc/PID/net/igmp``                       |
+| TCP connections that | packets make them and fill them, until   | ``/proc/PID/net/sockstat``, and ``rx_queue`` |
+| nobody has accepted  | accept(2) gives them to a process        | of ``/proc/PID/net/tcp`` without an inode    |
 
-``sandboxes.runtimes.seccomp`` refuses what has no honest use; the rest is bounded here. All figures are lower bounds,
-but for those of directories at their beginning, of descriptors in flight, and of a sandbox with very many descriptors.
+``sandboxes.runtimes.seccomp`` refuses calls without a legitimate use; the rest is bounded here. All figures are lower
+bounds, except those of directories at position 0, of descriptors in flight, of a sampled sandbox, and of TCP
+connections.
 """
 
 import contextlib
@@ -29,13 +32,21 @@ LOCK_BYTES = 192
 DIRECTORY_BYTES = 4096
 MEMBERSHIP_BYTES = 256
 IN_FLIGHT_BYTES = 1 << 20
-"""A descriptor in flight may be an open directory, which holds as much if its 2,000 names are long."""
+"""A descriptor in flight may be an open directory, which holds this much if it has 2,000 long names."""
 
-TABLE_BYTES = 4 << 20
-"""Maximum that is read of a table of sockets."""
+CONNECTION_BYTES = 2560
+TIME_WAIT_BYTES = 256
+UNACCEPTED_BYTES = 64 << 10
+"""Assumed for a connection that has data and is not accepted: small packets take many times their data."""
+
+MAX_TABLE_BYTES = 4 << 20
+"""Maximum bytes that are read from a table of sockets."""
+
+CONNECTED = frozenset(("01", "08"))
+"""TCP_ESTABLISHED and TCP_CLOSE_WAIT in ``/proc/PID/net/tcp``."""
 
 OWN_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/dev/mqueue"))
-"""File systems that no two sandboxes share."""
+"""Mount points whose file systems no two sandboxes share."""
 
 
 @dataclass(slots=True)
@@ -49,14 +60,16 @@ class UncountedMemory:
     corked_bytes: int = 0
     memberships: int = 0
     in_flight: int = 0
+    connections_bytes: int = 0
+    unaccepted: int = 0
     sampled: bool = False
 
     @property
     def certain(self) -> "UncountedMemory":
-        """Return what was counted, without what was estimated or assumed."""
+        """Return the measured figures, without estimates and assumptions."""
         if not self.sampled:
-            return replace(self, rewound_bytes=0, in_flight=0)
-        return replace(self, directories=0, listed_bytes=0, rewound_bytes=0, in_flight=0, sampled=False)
+            return replace(self, rewound_bytes=0, in_flight=0, unaccepted=0)
+        return replace(self, directories=0, listed_bytes=0, rewound_bytes=0, in_flight=0, unaccepted=0, sampled=False)
 
     @property
     def bytes(self) -> int:
@@ -68,6 +81,8 @@ class UncountedMemory:
             + self.corked_bytes
             + self.memberships * MEMBERSHIP_BYTES
             + self.in_flight * IN_FLIGHT_BYTES
+            + self.connections_bytes
+            + self.unaccepted * UNACCEPTED_BYTES
         )
 
     def __str__(self) -> str:
@@ -80,30 +95,33 @@ class UncountedMemory:
             (self.corked_bytes, f"{self.corked_bytes >> 10} KiB in corked UDP sockets"),
             (self.memberships * MEMBERSHIP_BYTES, f"{self.memberships} multicast groups"),
             (self.in_flight * IN_FLIGHT_BYTES, f"{self.in_flight} descriptors sent over unix sockets and not received"),
+            (
+                self.connections_bytes + self.unaccepted * UNACCEPTED_BYTES,
+                f"{self.connections_bytes >> 10} KiB in TCP connections, {self.unaccepted} with data and not accepted",
+            ),
         )
         return ", ".join(text for part, text in parts if part >= self.bytes // 16)
 
 
 def kernel_bytes(meminfo: str) -> int:
-    """Memory that neither files nor programs have, counted or not. ``meminfo`` is the text of ``/proc/meminfo``."""
+    """Return the kernel's own memory, counted or not. ``meminfo``: the text of ``/proc/meminfo``."""
     kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in meminfo.splitlines())}
     others = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "SReclaimable")
     return (kib["MemTotal"] - sum(kib.get(name, 0) for name in others)) << 10
 
 
 def locks_on_machine() -> int:
-    """How many file locks the kernel holds for all; 0 if it does not say."""
+    """Return the number of file locks on the machine, 0 if the kernel does not report it."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(LOCK_OBJECTS.read_text().split()[0])
     return 0
 
 
 def survey(groups: Mapping[str, Path], lock_table_bytes: int, descriptors: int = 50_000) -> dict[str, UncountedMemory]:
-    """Measure what each sandbox holds. ``groups`` has the control group of each. Blocks.
+    """Measure each sandbox. ``groups``: sandbox → its cgroup. Blocks.
 
-    ``lock_table_bytes``: how much of ``/proc/locks`` is read, newest locks first; 0 for none.
-    ``descriptors``: maximum number of descriptors of a sandbox that are read, 50,000 in some 0.3 s; of more a random
-    part is read.
+    ``lock_table_bytes``: bytes of ``/proc/locks`` that are read, newest locks first; 0 for none. ``descriptors``:
+    maximum number of descriptors of a sandbox that are read (50,000 take 0.3 s); more are sampled.
     """
     tasks = {name: _tasks(group) for name, group in groups.items()}
     found = {name: UncountedMemory() for name, numbers in tasks.items() if numbers}
@@ -120,9 +138,9 @@ def survey(groups: Mapping[str, Path], lock_table_bytes: int, descriptors: int =
 
 
 def _tasks(group: Path) -> list[int]:
-    """Return the threads of a control group: by its file of version 2, or of version 1."""
+    """Return the threads of a cgroup, version 2 or 1."""
     for name in ("cgroup.threads", "tasks"):
-        with contextlib.suppress(OSError):  # there is none, or the group is gone
+        with contextlib.suppress(OSError):  # no such file, or the cgroup was removed
             return [int(task) for task in (group / name).read_text().split()]
     return []
 
@@ -133,18 +151,39 @@ def _add_network(held: UncountedMemory, tasks: list[int]) -> None:
         if len(fields) > 4 and ":" in fields[4]:
             held.corked_bytes += int(fields[4].partition(":")[0], 16)
     held.memberships += sum(line.startswith("\t") for line in _lines(tasks, "net/igmp"))
+    _add_connections(held, tasks)
+
+
+def _add_connections(held: UncountedMemory, tasks: list[int]) -> None:
+    """Add all TCP connections, and the data of those that are in no process's hands."""
+    for line in _table(tasks, "net/sockstat") + _table(tasks, "net/sockstat6"):
+        name, *figures = line.split()
+        if name in ("TCP:", "TCP6:"):
+            counts = dict(zip(figures[::2], map(int, figures[1::2]), strict=False))
+            held.connections_bytes += counts["inuse"] * CONNECTION_BYTES + counts.get("tw", 0) * TIME_WAIT_BYTES
+    for line in _lines(tasks, "net/tcp") + _lines(tasks, "net/tcp6"):
+        fields = line.split()
+        if len(fields) > 9 and fields[3] in CONNECTED and fields[9] == "0":
+            received = int(fields[4].partition(":")[2], 16)
+            held.connections_bytes += received
+            held.unaccepted += received > 0
 
 
 def _lines(tasks: list[int], table: str) -> list[str]:
-    """Return the lines of a table of the sandbox's network namespace, by the first task that lives."""
+    """Return the lines of a table of the sandbox's network namespace, without its head."""
+    return _table(tasks, table)[1:]
+
+
+def _table(tasks: list[int], table: str) -> list[str]:
+    """Return all lines of a table of the sandbox's network namespace, read through its first living task."""
     for task in tasks:
         with contextlib.suppress(OSError), (PROC / str(task) / table).open() as file:
-            return file.read(TABLE_BYTES).splitlines()[1:]
+            return file.read(MAX_TABLE_BYTES).splitlines()
     return []
 
 
 def _locks(at_most: int) -> Counter[Inode]:
-    """How many locks each inode has, as far as the table is read."""
+    """Count the locks of each inode in the first ``at_most`` bytes of the table."""
     found: Counter[Inode] = Counter()
     text = bytearray()
     with contextlib.suppress(OSError):
@@ -168,9 +207,9 @@ def _add_locks(
     opened: Mapping[str, set[Inode]],
     locks: Counter[Inode],
 ) -> None:
-    """Add each lock to the sandbox whose file system has the inode, or else to the only sandbox that has it open.
+    """Add each lock to the sandbox whose file system has the inode, else to the only sandbox that has it open.
 
-    The process in the table says nothing: it may have ended, and its number may be another sandbox's by now.
+    The process id in the table does not decide: that process may have ended, and another may have its id.
     """
     owners = {device: name for name in found for device in _own_devices(tasks[name])}
     for inode, count in locks.items():

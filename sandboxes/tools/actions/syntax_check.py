@@ -16,6 +16,8 @@ from sandboxes.tools.rendering import printed
 MOST_CHARS = 512 * 1024
 MOST_TOML_CHARS = 64 * 1024
 """Maximum size of a TOML file that is checked: its parser is slow and blocks the event loop."""
+MOST_TOML_DOTS = 100
+"""Maximum dots in a line: the parser takes as many steps for each line below a key of so many parts."""
 TIMEOUT_S = 5.0
 _SYNTAX_ERROR_EXIT = 7
 _LONGEST = 300
@@ -55,7 +57,7 @@ async def _syntax_error(sandbox: Sandbox, path: str, text: str) -> str | None:
             return await _run_checker(sandbox, (_SHELL, "-n"), text, _SHELL_SYNTAX_ERROR_EXIT)
         case ".json":
             return _parse_error(_json, text)
-        case ".toml" if len(text) <= MOST_TOML_CHARS:
+        case ".toml" if len(text) <= MOST_TOML_CHARS and _most_dots(text) <= MOST_TOML_DOTS:
             return _parse_error(tomllib.loads, text)
         case _:
             return None
@@ -73,6 +75,10 @@ async def _run_checker(sandbox: Sandbox, argv: tuple[str, ...], text: str, error
     )
     output = printed(outcome.stdout.head).strip().removeprefix(f"{_SHELL}: ")
     return output.splitlines()[0][:_LONGEST] if output and outcome.exit_code == error_exit else None
+
+
+def _most_dots(text: str) -> int:
+    return max(line.count(".") for line in text.split("\n"))
 
 
 def _json(text: str) -> object:

@@ -1,4 +1,4 @@
-/* A growable run of bytes, and the little-endian wire format over it. */
+/* A growable byte array, and the little-endian wire format over it. */
 #ifndef BUFFER_H
 #define BUFFER_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* `failed` is set, and stays set, once memory could not be had; later puts do nothing. */
+/* `failed` is set for good when an allocation fails; later puts do nothing. */
 struct buffer {
     uint8_t *data;
     size_t len, cap;
@@ -25,7 +25,7 @@ void put_blob(struct buffer *b, const void *data, size_t len);
 void set_u32(uint8_t *at, uint32_t value);
 uint32_t read_u32(const uint8_t *at);
 
-/* Reads a request's body; `bad` is set at the first thing that is not there or not well formed. */
+/* Reads a request's body. `bad` is set for good at the first missing or malformed field. */
 struct reader {
     const uint8_t *at;
     size_t left;
@@ -41,11 +41,12 @@ uint8_t get_u8(struct reader *r);
 uint32_t get_u32(struct reader *r);
 uint64_t get_u64(struct reader *r);
 struct blob get_blob(struct reader *r);
-/* A blob followed by a zero byte and holding none: usable in place as a C string. "" when bad. */
+/* A blob without zero bytes, followed by one, so it can be used in place as a C string. "" if malformed. */
 const char *get_string(struct reader *r);
-/* `count` strings and a NULL after them, in an array the caller frees; NULL when bad or without memory. */
+/* A list of at most `max` strings, as an array that ends with NULL and that the caller frees. NULL if malformed or
+   without memory. */
 const char **get_strings(struct reader *r, size_t max);
-/* True when everything was read and was well formed. */
+/* True if the whole body was read and is well formed. */
 bool reader_done(const struct reader *r);
 
 #endif

@@ -7,17 +7,18 @@
 #include "loop.h"
 
 #define RUNNING_MAX 256
-#define REMEMBERED_MAX 256
-#define REMEMBERED_BYTES_MAX (4u << 20)
-#define FORGOTTEN_MAX 4096
+#define KEPT_MAX 256
+#define KEPT_BYTES_MAX (4u << 20)
+#define EVICTED_MAX 4096
 
-/* Oldest first. */
+/* All calls, oldest first. */
 static struct call *first, *last;
-static size_t running, remembered, remembered_bytes;
+static size_t running, kept, kept_bytes;
 
-/* Ids chosen by callers whose answers were evicted, the oldest overwritten: a repetition of those must run nothing. */
-static uint64_t forgotten[FORGOTTEN_MAX];
-static size_t forgotten_next;
+/* The last evicted ids that callers chose; a repetition of these must run nothing. A ring: the oldest are overwritten.
+   */
+static uint64_t evicted[EVICTED_MAX];
+static size_t evicted_next;
 
 struct call *call_find(uint64_t id)
 {
@@ -27,18 +28,18 @@ struct call *call_find(uint64_t id)
     return NULL;
 }
 
-bool call_forgotten(uint64_t id)
+bool call_was_evicted(uint64_t id)
 {
-    for (size_t i = 0; i < FORGOTTEN_MAX && id & CHOSEN_ID; i++)
-        if (forgotten[i] == id)
+    for (size_t i = 0; i < EVICTED_MAX && id & CALLER_ID; i++)
+        if (evicted[i] == id)
             return true;
     return false;
 }
 
-static void forget(uint64_t id)
+static void record_eviction(uint64_t id)
 {
-    if (id & CHOSEN_ID)
-        forgotten[forgotten_next++ % FORGOTTEN_MAX] = id;
+    if (id & CALLER_ID)
+        evicted[evicted_next++ % EVICTED_MAX] = id;
 }
 
 struct call *call_of_process(pid_t pid)
@@ -77,7 +78,7 @@ struct call *call_new(uint64_t id, uint64_t fingerprint, struct connection *aske
     return call;
 }
 
-bool call_ask(struct call *call, struct connection *asker)
+bool call_add_asker(struct call *call, struct connection *asker)
 {
     for (size_t i = 0; i < ASKERS_MAX; i++)
         if (!call->askers[i] || call->askers[i] == asker) {
@@ -107,18 +108,18 @@ void answer_end(struct buffer *answer, uint64_t id)
         set_u32(answer->data, (uint32_t)(answer->len - 4));
 }
 
-/* The oldest answers go first. */
+/* Free the oldest answers until the rest is within the limits. */
 static void evict(void)
 {
     for (struct call *call = first; call;) {
-        if (remembered <= REMEMBERED_MAX && remembered_bytes <= REMEMBERED_BYTES_MAX)
+        if (kept <= KEPT_MAX && kept_bytes <= KEPT_BYTES_MAX)
             return;
         struct call *next = call->next;
         if (call->done) {
-            remembered--;
-            remembered_bytes -= call->answer.cap;
+            kept--;
+            kept_bytes -= call->answer.cap;
             unlink_call(call);
-            forget(call->id);
+            record_eviction(call->id);
             buffer_free(&call->answer);
             free(call);
         }
@@ -143,8 +144,8 @@ void call_finish(struct call *call)
             connection_send(asker, call->answer.data, call->answer.len);
     }
     running--;
-    remembered++;
-    remembered_bytes += call->answer.cap;
+    kept++;
+    kept_bytes += call->answer.cap;
     unlink_call(call);
     append_call(call);
     evict();
@@ -156,7 +157,7 @@ void call_finish_error(struct call *call, int error)
     call_finish(call);
 }
 
-void call_forget_asker(const struct connection *asker)
+void call_remove_asker(const struct connection *asker)
 {
     for (struct call *call = first; call; call = call->next)
         for (size_t i = 0; i < ASKERS_MAX; i++)
@@ -170,7 +171,7 @@ uint64_t call_expire_due(void)
     for (struct call *call = first; call;) {
         if (!call->done && call->expire && call->deadline <= now) {
             call->expire(call);
-            call = first; /* expiring may have evicted any other */
+            call = first; /* expire may have evicted any other call */
             next = 0;
             continue;
         }

@@ -1,5 +1,5 @@
-/* A call: one request from its arrival until its answer is forgotten.
-   The answers of calls that change something are remembered, so that a repeated id runs nothing twice. */
+/* A call: one request, from its arrival until its answer is evicted.
+   The answers of calls that change something are kept, so that a repeated id runs nothing twice. */
 #ifndef CALL_H
 #define CALL_H
 
@@ -9,7 +9,7 @@
 #include "stream.h"
 
 #define ASKERS_MAX 8
-#define CHOSEN_ID (1ull << 63) /* set in ids by which calls may be repeated, and in no others */
+#define CALLER_ID (1ull << 63) /* set in ids that callers chose as idempotency keys, and in no others */
 
 struct connection;
 
@@ -21,35 +21,36 @@ struct call {
     struct buffer answer; /* a whole frame, once done */
 
     /* While it runs: */
-    void (*expire)(struct call *call); /* ends it before its time; NULL for one answered at once */
-    pid_t pid;                         /* its own process; 0 for a shell's */
+    void (*expire)(struct call *call); /* ends it early; NULL for a call that is answered at once */
+    pid_t pid;                         /* its own process; 0 for a shell's command */
     bool worker;
-    bool cancelled;                    /* whoever asked has gone away: expired for that */
+    bool cancelled;                    /* expired because its caller has gone */
     uint64_t started, deadline;
     struct stream *out, *err;
     struct session *session;
-    struct job *job; /* the one that is listened to, or about to start */
+    struct job *job; /* the job that it listens to or starts */
 };
 
-/* The call of this id that runs or is remembered, or NULL. */
+/* Return the running or kept call with this id, or NULL. */
 struct call *call_find(uint64_t id);
-/* Whether a call of this id has run whose answer is remembered no more. */
-bool call_forgotten(uint64_t id);
+/* Return true if a call with this id has run, but its answer was evicted. */
+bool call_was_evicted(uint64_t id);
 struct call *call_of_process(pid_t pid);
+/* Return a new call, or NULL without memory or if too many run. */
 /* NULL without memory, or when too many run. */
 struct call *call_new(uint64_t id, uint64_t fingerprint, struct connection *asker);
-/* False when it has too many askers already. */
-bool call_ask(struct call *call, struct connection *asker);
-/* Begins the answer frame; `error` 0 means that a body follows. */
+/* Add a connection that gets the answer. Return false if there are too many. */
+bool call_add_asker(struct call *call, struct connection *asker);
+/* Begin an answer frame. A body follows if `error` is 0. */
 void answer_begin(struct buffer *answer, uint64_t id, int error);
-/* Sets the frame's length; when memory ran out the frame is an error's instead. */
+/* Set the frame's length. If memory ran out, the frame becomes an error. */
 void answer_end(struct buffer *answer, uint64_t id);
-/* Sends `call->answer` to all who asked, and remembers it. */
+/* Send `call->answer` to all askers, and keep it. */
 void call_finish(struct call *call);
 void call_finish_error(struct call *call, int error);
-/* The connection is no more. */
-void call_forget_asker(const struct connection *asker);
-/* The next deadline, or 0; calls that are past theirs are expired first. */
+/* Remove a closed connection from all calls. */
+void call_remove_asker(const struct connection *asker);
+/* Expire the calls whose deadline has passed. Return the next deadline, or 0. */
 uint64_t call_expire_due(void);
 
 #endif

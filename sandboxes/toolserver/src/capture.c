@@ -26,7 +26,7 @@ static void spill_write(struct capture *c, const uint8_t *data, size_t len)
         ssize_t n = write(c->spill, data, len);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0) { /* a full disk: what is there stays, and remains readable */
+        if (n <= 0) { /* a full disk: keep what was written */
             close(c->spill);
             c->spill = -1;
             return;
@@ -56,7 +56,8 @@ static size_t tail_len(const struct capture *c)
     return c->after_head < c->tail_cap ? (size_t)c->after_head : c->tail_cap;
 }
 
-/* The names are the agent's to interfere with, hence O_EXCL and O_NOFOLLOW; a failure only means no spill. */
+/* Processes inside can create the same names, hence O_EXCL and O_NOFOLLOW. After a failure there is only no spill file.
+   */
 static void spill_open(struct capture *c)
 {
     static unsigned next;

@@ -34,7 +34,7 @@ static int spare_fd = -1;
 
 static void connection_free(struct connection *c)
 {
-    call_forget_asker(c);
+    call_remove_asker(c);
     loop_close(&c->source);
     buffer_free(&c->in);
     buffer_free(&c->out);
@@ -60,7 +60,7 @@ static void flush(struct connection *c)
         if (c->out.cap > KEPT_MAX)
             buffer_free(&c->out);
     }
-    /* A broken one is woken to be freed by its own handler. */
+    /* The loop wakes the handler of a broken connection, which frees it. */
     loop_change(&c->source, c->broken ? EPOLLIN | EPOLLOUT : pending ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
@@ -69,7 +69,7 @@ void connection_send(struct connection *c, const uint8_t *data, size_t len)
     if (c->broken)
         return;
     bool idle = c->sent == c->out.len;
-    if (idle) { /* the usual case: straight to the socket */
+    if (idle) { /* the usual case: send it at once */
         ssize_t n = send(c->source.fd, data, len, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n == (ssize_t)len)
             return;
@@ -84,7 +84,7 @@ void connection_send(struct connection *c, const uint8_t *data, size_t len)
     flush(c);
 }
 
-/* True while the connection is worth keeping. */
+/* Handle complete frames. Return false if the connection must be closed. */
 static bool take_frames(struct connection *c)
 {
     size_t at = 0;
@@ -135,7 +135,7 @@ static bool may_connect(int fd)
     socklen_t len = sizeof peer;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len))
         return false;
-    /* A process outside our pid namespace has no pid in it. */
+    /* A process outside the server's PID namespace has pid 0 here. */
     return accept_any || peer.pid == 0;
 }
 
@@ -144,7 +144,7 @@ static void listener_ready(struct source *source, uint32_t events)
     (void)events;
     int fd = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EMFILE || errno == ENFILE) && spare_fd >= 0) {
-        /* Take it from the queue and let it go, or it would wake us for ever. */
+        /* Accept and close the connection, or it would stay in the queue and wake the loop again and again. */
         close(spare_fd);
         fd = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0)
@@ -192,7 +192,7 @@ bool listen_at(const char *path, bool any_peer)
     unlink(path);
     if (bind(fd, (struct sockaddr *)&address, sizeof address))
         return false;
-    /* Who may speak is decided by may_connect; the owner outside may have any uid. */
+    /* may_connect decides who may use the socket; the owner outside may have any uid. */
     chmod(path, 0666);
     return !listen(fd, 64) && listen_on(fd, any_peer);
 }

@@ -1,4 +1,4 @@
-/* One client. */
+/* A client of the tool server. */
 #ifndef CONNECTION_H
 #define CONNECTION_H
 
@@ -6,11 +6,12 @@
 
 struct connection;
 
-/* `any_peer`: also accept a process of our own pid namespace (for tests; inside a sandbox that would be the agent). */
+/* Listen at `path`. `any_peer`: accept clients in the server's own PID namespace (only for tests: in a sandbox these
+   are the agent's processes). */
 bool listen_at(const char *path, bool any_peer);
-/* A socket that listens already, made by the host: it alone knows where. */
+/* Serve a socket that the host has made and that listens already. */
 bool listen_inherited(int fd);
-/* Never blocks and never frees the connection; a client that does not read is cut off. */
+/* Send data. Never blocks and never frees the connection; a client that does not read is disconnected. */
 void connection_send(struct connection *connection, const uint8_t *data, size_t len);
 
 #endif

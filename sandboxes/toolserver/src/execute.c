@@ -16,7 +16,7 @@
 
 #define ARGUMENTS_MAX 65536
 #define WORKER_ANSWER_MAX (65u << 20)
-#define WORKER_TIMEOUT_US 100000000u /* less than the host waits, so that slowness is an answer */
+#define WORKER_TIMEOUT_US 100000000u /* less than the host's time-out, so that a slow worker gets an answer */
 
 struct caps get_caps(struct reader *r)
 {
@@ -59,23 +59,23 @@ void finish_not_started(struct call *call, int error, const char *what, unsigned
 {
     char text[4400];
     int len = snprintf(text, sizeof text, "toolserver: %.4200s: %s\n", what, strerror(error));
-    struct stream said = {.source = {.fd = -1}};
-    capture_init(&said.capture, sizeof text, 0);
-    capture_add(&said.capture, (uint8_t *)text, (size_t)len, false);
+    struct stream message = {.source = {.fd = -1}};
+    capture_init(&message.capture, sizeof text, 0);
+    capture_add(&message.capture, (uint8_t *)text, (size_t)len, false);
     bool merged = !call->err;
-    finish_result(call, error == ENOENT ? 127 : 126, flags, merged ? &said : call->out, merged ? NULL : &said);
-    capture_free(&said.capture);
+    finish_result(call, error == ENOENT ? 127 : 126, flags, merged ? &message : call->out, merged ? NULL : &message);
+    capture_free(&message.capture);
 }
 
 static void finish_worker(struct call *call, int status)
 {
-    const struct buffer *said = &call->out->capture.head;
-    uint32_t error = said->len >= 4 ? read_u32(said->data) : EIO;
+    const struct buffer *output = &call->out->capture.head;
+    uint32_t error = output->len >= 4 ? read_u32(output->data) : EIO;
     if (status || call->out->capture.after_head)
         error = EIO;
     answer_begin(&call->answer, call->id, (int)error);
     if (!error)
-        put_bytes(&call->answer, said->data + 4, said->len - 4);
+        put_bytes(&call->answer, output->data + 4, output->len - 4);
     call_finish(call);
 }
 
@@ -103,8 +103,8 @@ static void expire(struct call *call)
         finish_result(call, 0, TIMED_OUT, call->out, call->err);
 }
 
-/* Standard input is a file in memory: nothing to feed, and nothing to wait for. */
-static int input_of(struct blob input)
+/* Return a file in memory with the input, so that nothing has to feed a pipe. */
+static int make_stdin(struct blob input)
 {
     if (!input.len) {
         int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -166,18 +166,18 @@ bool execute(struct call *call, struct reader *body)
     const char **argv = get_strings(body, ARGUMENTS_MAX);
     const char **additions = get_strings(body, ARGUMENTS_MAX);
     struct blob input = get_blob(body);
-    bool sound = reader_done(body) && argv[0];
-    char **env = sound ? process_env(additions, flags & EXEC_LOGGED_IN) : NULL;
+    bool well_formed = reader_done(body) && argv[0];
+    char **env = well_formed ? process_env(additions, flags & EXEC_LOGGED_IN) : NULL;
     if (env) {
-        struct launch launch = {.argv = argv, .env = env, .cwd = *cwd ? cwd : NULL, .in = input_of(input)};
+        struct launch launch = {.argv = argv, .env = env, .cwd = *cwd ? cwd : NULL, .in = make_stdin(input)};
         start(call, &launch, flags & EXEC_MERGE, caps);
-    } else if (sound) {
+    } else if (well_formed) {
         call_finish_error(call, ENOMEM);
     }
     free(env);
     free(argv);
     free(additions);
-    return sound;
+    return well_formed;
 }
 
 static _Noreturn void worker_main(int out, int (*work)(void *, struct buffer *), void *with)
@@ -213,7 +213,7 @@ void execute_worker(struct call *call, int (*work)(void *with, struct buffer *ou
         worker_main(write_end, work, with);
     if (call->out)
         close(write_end);
-    if (pid < 0) { /* no process to be had: then the loop must wait */
+    if (pid < 0) { /* without a process the loop has to wait */
         answer_begin(&call->answer, call->id, 0);
         int error = work(with, &call->answer);
         if (error)

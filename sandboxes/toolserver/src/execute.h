@@ -1,4 +1,4 @@
-/* Calls that are processes: programs, and file operations that may take long. */
+/* Calls that run a process: programs, and file operations that may take long. */
 #ifndef EXECUTE_H
 #define EXECUTE_H
 
@@ -7,29 +7,30 @@
 #define CAP_MAX (16u << 20)
 
 enum exec_flags { EXEC_MERGE = 1, EXEC_LOGGED_IN = 2 };
-enum result_flags { TIMED_OUT = 1, SHELL_LOST = 2, RUNS_STILL = 4 };
+enum result_flags { TIMED_OUT = 1, SHELL_LOST = 2, STILL_RUNNING = 4 };
 
 struct caps {
     uint32_t timeout_ms, head, tail;
 };
 
-/* Parses and checks what EXEC and SHELL have in common. */
+/* Parse and check the limits of EXEC and SHELL. */
 struct caps get_caps(struct reader *r);
-/* Writes a RESULT as the call's answer; `out` and `err` may be NULL, `took` is in microseconds. */
+/* Put a RESULT as the call's answer. `out` and `err` may be NULL; `took` is in microseconds. */
 void put_result(struct call *call, int exit_code, unsigned flags, uint64_t took, const struct capture *out,
                 const struct capture *err);
-/* Writes a RESULT as the call's answer and finishes it. `err` may be NULL. */
+/* Put a RESULT as the call's answer and finish the call. `err` may be NULL. */
 void finish_result(struct call *call, int exit_code, unsigned flags, struct stream *out, struct stream *err);
-/* A RESULT whose output says why the program could not run: 126, or 127 where it is not there. */
+/* Finish the call with a RESULT whose output says why the program could not run: status 126, or 127 if it is missing.
+   */
 void finish_not_started(struct call *call, int error, const char *what, unsigned flags);
-/* The exit code a shell would report. */
+/* Return the exit code that a shell would report. */
 int exit_code_of(int status);
 
-/* False when the body is malformed; otherwise the call is under way or answered. */
+/* Run a program. Return false if the body is malformed. */
 bool execute(struct call *call, struct reader *body);
-/* `work` in a process of its own, so that the loop goes on: 0 or an errno, its answer's body into the buffer. */
+/* Run `work` in a forked process, so that the loop goes on. It returns 0 or an errno, and puts its answer's body. */
 void execute_worker(struct call *call, int (*work)(void *with, struct buffer *out), void *with);
-/* Our child `pid` has ended. */
+/* Handle the end of child `pid`. */
 void execute_reaped(pid_t pid, int status);
 
 #endif

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define LINKS_MAX 40
-#define EXCHANGE (1u << 1) /* RENAME_EXCHANGE, which musl does not name */
+#define EXCHANGE (1u << 1) /* RENAME_EXCHANGE, which musl does not define */
 #define PERMISSIONS 07777
 
 int file_read(const char *path, uint64_t offset, uint64_t limit, struct buffer *out)
@@ -49,8 +49,8 @@ int file_read(const char *path, uint64_t offset, uint64_t limit, struct buffer *
     return error;
 }
 
-/* Makes the directories above the last component of `path`, following symlinks as mkdir -p does. `*made` is the length of
-   the shortest path to one that was not there, or 0. */
+/* Make the parent directories of `path`, following symlinks as mkdir -p does. `*made` becomes the length of the
+   shortest path that was created, or 0. */
 static int make_parents(const char *path, size_t *made)
 {
     char prefix[PATH_MAX];
@@ -74,7 +74,7 @@ static int make_parents(const char *path, size_t *made)
     return 0;
 }
 
-/* Removes the directories that make_parents made, unless something lies in them by now. */
+/* Remove the directories that make_parents created, unless they have entries by now. */
 static void remove_parents(const char *path, size_t made)
 {
     char prefix[PATH_MAX];
@@ -88,7 +88,7 @@ static void remove_parents(const char *path, size_t made)
     }
 }
 
-/* The path that writing to `path` would reach: symlinks at its end followed, whether or not anything is there. */
+/* Resolve the symlinks at the end of `path`, whether or not the target exists. */
 static int follow_links(const char *path, char resolved[PATH_MAX])
 {
     char target[PATH_MAX], joined[PATH_MAX];
@@ -123,7 +123,7 @@ static int write_all(int fd, const uint8_t *data, size_t len)
     return 0;
 }
 
-static int temporary_beside(const char *path, char temporary[PATH_MAX])
+static int open_temporary(const char *path, char temporary[PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
     int directory = slash ? (int)(slash - path) + 1 : 0;
@@ -140,7 +140,7 @@ static int temporary_beside(const char *path, char temporary[PATH_MAX])
     return -EEXIST;
 }
 
-static mode_t wanted_mode(mode_t mode, unsigned flags)
+static mode_t new_mode(mode_t mode, unsigned flags)
 {
     if (flags & WRITE_EXECUTABLE)
         return mode | (mode & 0444) >> 2;
@@ -149,7 +149,7 @@ static mode_t wanted_mode(mode_t mode, unsigned flags)
     return mode;
 }
 
-/* Gives the file `fd` what the one at `path` has as its users' attributes and access list, where that can be. */
+/* Copy user attributes and the access control list from `path` to `fd`, as far as possible. */
 static void copy_attributes(const char *path, int fd)
 {
     static char names[65536], value[65536];
@@ -163,7 +163,7 @@ static void copy_attributes(const char *path, int fd)
     }
 }
 
-/* Where nothing can be renamed over the file (it is a mount point), its content is replaced in place. */
+/* Replace the content in place, for a file that cannot be replaced by rename (a mount point). */
 static int write_in_place(const char *path, const uint8_t *data, size_t len)
 {
     int fd = open(path, O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
@@ -179,9 +179,10 @@ static int exchange(const char *one, const char *other)
     return (int)syscall(SYS_renameat2, AT_FDCWD, one, AT_FDCWD, other, EXCHANGE);
 }
 
-/* Puts the file `temporary` in place of `old`, or of nothing, in one step. Renamed over another, a file is written to the
-   disk at once by btrfs and ext4, which takes longer than all else of a write; exchanged with it, it is not. Only what
-   changed after the first write here is exchanged: what is older may be a layer's, and would be copied up for it. */
+/* Put the file `temporary` in place of `old`, or of nothing, atomically. btrfs and ext4 flush a file at once that is
+   renamed over another, which takes longer than the rest of the write; an exchange avoids that. Files that were last
+   changed before the first write are replaced by rename: they may be in a lower layer, and an exchange would copy them
+   up. */
 static int put_in_place(const char *temporary, const char *path, const struct stat *old)
 {
     static time_t first;
@@ -189,9 +190,9 @@ static int put_in_place(const char *temporary, const char *path, const struct st
         first = time(NULL);
     if (!old || old->st_ctime <= first || exchange(temporary, path))
         return rename(temporary, path) ? errno : 0;
-    if (!unlink(temporary) || errno == ENOENT) /* the old file is gone, by whomever */
+    if (!unlink(temporary) || errno == ENOENT) /* the old file is removed, even if by another process */
         return 0;
-    int error = errno; /* a directory has taken the file's place meanwhile */
+    int error = errno; /* a directory took the file's place meanwhile */
     exchange(temporary, path);
     return error;
 }
@@ -213,7 +214,7 @@ static int write_file(const char *path, unsigned flags, const uint8_t *data, siz
     size_t path_len = strlen(resolved);
     if (!path_len || resolved[path_len - 1] == '/')
         return path_len ? EISDIR : ENOENT;
-    int fd = temporary_beside(resolved, temporary);
+    int fd = open_temporary(resolved, temporary);
     if (fd < 0)
         return -fd;
     error = write_all(fd, data, len);
@@ -221,7 +222,7 @@ static int write_file(const char *path, unsigned flags, const uint8_t *data, siz
         error = errno;
     if (!error && exists)
         copy_attributes(resolved, fd);
-    if (!error && fchmod(fd, wanted_mode(exists ? st.st_mode & PERMISSIONS : 0644, flags)))
+    if (!error && fchmod(fd, new_mode(exists ? st.st_mode & PERMISSIONS : 0644, flags)))
         error = errno;
     close(fd);
     if (!error)
@@ -245,8 +246,8 @@ int file_write(const char *path, unsigned flags, const uint8_t *data, size_t len
     return error;
 }
 
-/* The directory that holds the last component of `path`, no symlink followed on the way, with `make` made on it.
-   A descriptor or a negative errno; `*name` is the last component. */
+/* Open the directory of the last component of `path`, without following symlinks. `make`: create missing directories.
+   Return a descriptor or a negative errno; `*name` is the last component. */
 static int open_parent(const char *path, bool make, const char **name)
 {
     char component[NAME_MAX + 1];

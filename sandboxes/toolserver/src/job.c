@@ -18,14 +18,14 @@
 #include "session.h"
 
 #define JOBS_MAX 32
-#define KEPT_OF_AN_END 14000
+#define OUTPUT_END_BYTES 14000
 #define STATE_MAX (8 << 20)
 #define ROWS 40
 #define COLUMNS 120
 
-/* The command lies first in the file, then what the session's shell knew. An argument says that the directory could not
-   be entered from outside (gVisor keeps it to itself). Job control gives each program that it runs its own process
-   group, as on any terminal: what it leaves behind then outlives it. */
+/* The file has the command, and then the state of the session's shell. An argument means that the directory could not
+   be entered from outside (gVisor does not show it). Job control puts each program into its own process group, as on
+   any terminal, so that background processes outlive the job's shell. */
 static const char SCRIPT[] =
     "IFS= builtin read -r -d '' -u 21 __farm_job; builtin readonly __farm_job; "
     "IFS= builtin read -r -d '' -u 21 __farm_state; builtin exec 21<&-; builtin eval \"$__farm_state\" 2>&-; "
@@ -37,21 +37,21 @@ static const char SCRIPT[] =
 struct job {
     struct job *next;
     uint32_t number;
-    pid_t pid; /* 0 before it has begun and once it has ended */
+    pid_t pid; /* 0 before its start and after its end */
     int exit_code;
-    uint64_t started, ended, heard_at;
+    uint64_t started, ended, output_at;
     struct stream *out;
-    int command;  /* what its shell reads at first */
+    int command;  /* the file that its shell reads at first */
     int input;    /* the writing end of its pipe; -1: it has a terminal */
-    int terminal; /* its own side, held while it lives: closed by all, a terminal is gone for good */
+    int terminal; /* the job's side, held open while it lives: a terminal without open descriptors is lost for good */
     struct call *listener;
     uint64_t limit, quiet;
 };
 
-/* Oldest first. */
+/* All jobs, oldest first. */
 static struct job *jobs;
 
-static struct job *find(uint32_t number)
+static struct job *find_job(uint32_t number)
 {
     struct job *job = jobs;
     while (job && job->number != number)
@@ -72,12 +72,12 @@ static void job_free(struct job *job)
     close_if_open(&job->input);
     close_if_open(&job->terminal);
     if (job->out)
-        job->out->heard = NULL;
+        job->out->on_output = NULL;
     stream_release(&job->out);
     free(job);
 }
 
-/* False when as many run as may; one that has ended makes room. */
+/* Drop the oldest ended job if there are JOBS_MAX. Return false if all are running. */
 static bool make_room(void)
 {
     size_t count = 0;
@@ -129,7 +129,7 @@ static void finish(struct call *call)
 {
     struct job *job = call->job;
     job->listener = NULL;
-    if (call->cancelled) { /* nobody reads the answer: what was said is for whoever asks next */
+    if (call->cancelled) { /* keep the output for the next call, because this caller has gone */
         call_finish_error(call, ECANCELED);
         return;
     }
@@ -137,31 +137,31 @@ static void finish(struct call *call)
         stream_drain_terminal(job->out);
     else
         stream_drain(job->out);
-    struct capture *said = &job->out->capture;
+    struct capture *output = &job->out->capture;
     uint64_t until = job->pid ? loop_now() : job->ended;
-    put_result(call, job->exit_code, job->pid ? RUNS_STILL : 0, until - job->started, said, NULL);
-    capture_free(said);
-    capture_init(said, KEPT_OF_AN_END, KEPT_OF_AN_END);
+    put_result(call, job->exit_code, job->pid ? STILL_RUNNING : 0, until - job->started, output, NULL);
+    capture_free(output);
+    capture_init(output, OUTPUT_END_BYTES, OUTPUT_END_BYTES);
     call_finish(call);
 }
 
-static void settle_deadline(struct job *job)
+static void set_deadline(struct job *job)
 {
     job->listener->deadline = job->limit;
-    if (job->quiet && job->out->capture.head.len && job->heard_at + job->quiet < job->limit)
-        job->listener->deadline = job->heard_at + job->quiet;
+    if (job->quiet && job->out->capture.head.len && job->output_at + job->quiet < job->limit)
+        job->listener->deadline = job->output_at + job->quiet;
 }
 
-static void heard(void *by)
+static void on_output(void *by)
 {
     struct job *job = by;
-    job->heard_at = loop_now();
+    job->output_at = loop_now();
     if (job->listener)
-        settle_deadline(job);
+        set_deadline(job);
 }
 
-/* Line ends stay as they are written; all else is as on any terminal, so input is echoed. */
-static void set_up(int terminal)
+/* Switch off output processing, so that line ends stay as written. All else is as on any terminal: input is echoed. */
+static void set_up_terminal(int terminal)
 {
     struct termios settings;
     struct winsize size = {.ws_row = ROWS, .ws_col = COLUMNS};
@@ -173,7 +173,7 @@ static void set_up(int terminal)
     ioctl(terminal, TIOCSWINSZ, &size);
 }
 
-/* What is at /dev/ptmx is the inside's to choose: whatever it is, opening it waits for nobody. */
+/* Processes inside may replace /dev/ptmx by any file, so the open must not block. */
 static bool open_terminal(struct job *job, struct launch *launch)
 {
     int unlocked = 0, master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
@@ -185,8 +185,8 @@ static bool open_terminal(struct job *job, struct launch *launch)
         close(master);
         return false;
     }
-    set_up(job->terminal);
-    job->out = stream_over(master, KEPT_OF_AN_END, KEPT_OF_AN_END);
+    set_up_terminal(job->terminal);
+    job->out = stream_over(master, OUTPUT_END_BYTES, OUTPUT_END_BYTES);
     launch->in = launch->out = launch->err = job->terminal;
     launch->terminal = true;
     return job->out;
@@ -202,14 +202,14 @@ static bool open_pipes(struct job *job, struct launch *launch)
     job->input = in[1];
     fcntl(in[1], F_SETFL, O_NONBLOCK);
     launch->in = in[0];
-    job->out = stream_open(KEPT_OF_AN_END, KEPT_OF_AN_END, &launch->out);
+    job->out = stream_open(OUTPUT_END_BYTES, OUTPUT_END_BYTES, &launch->out);
     launch->err = launch->out;
     if (!job->out)
         close(in[0]);
     return job->out;
 }
 
-static bool take_over(struct job *job, int state, off_t offset)
+static bool copy_state(struct job *job, int state, off_t offset)
 {
     off_t end = state < 0 ? 0 : lseek(state, 0, SEEK_END);
     if (end <= offset || end - offset > STATE_MAX)
@@ -225,19 +225,19 @@ static bool take_over(struct job *job, int state, off_t offset)
     return write_text(job->command, "");
 }
 
-/* 0 or an errno. */
-static int begin(struct job *job, int state, off_t offset, pid_t shell)
+/* Start the job's shell. Return 0 or an errno. */
+static int start_shell(struct job *job, int state, off_t offset, pid_t shell)
 {
     static const char *const none[] = {NULL};
     const char *argv[] = {session_shell(), "--noprofile", "--norc", "-c", SCRIPT, "bash", NULL, NULL};
-    char place[32], *empty[] = {NULL};
+    char directory[32], *empty[] = {NULL};
     const int descriptors[] = {-1, job->command, -1};
     struct launch launch = {.argv = argv, .session = descriptors};
-    snprintf(place, sizeof place, "/proc/%d/cwd", (int)shell);
-    launch.cwd = shell ? place : NULL;
-    bool knows = take_over(job, state, offset);
-    char **env = knows ? NULL : process_env(none, true);
-    launch.env = knows ? empty : env;
+    snprintf(directory, sizeof directory, "/proc/%d/cwd", (int)shell);
+    launch.cwd = shell ? directory : NULL;
+    bool has_state = copy_state(job, state, offset);
+    char **env = has_state ? NULL : process_env(none, true);
+    launch.env = has_state ? empty : env;
     lseek(job->command, 0, SEEK_SET);
     if (!launch.env || !(open_terminal(job, &launch) || open_pipes(job, &launch))) {
         free(env);
@@ -264,7 +264,7 @@ void job_start(struct call *call, int state, off_t offset, pid_t shell)
     static uint32_t last;
     struct job *job = call->job;
     orphans_watch();
-    int error = call->cancelled ? ECANCELED : make_room() ? begin(job, state, offset, shell) : EMFILE;
+    int error = call->cancelled ? ECANCELED : make_room() ? start_shell(job, state, offset, shell) : EMFILE;
     if (error) {
         job_give_up(call, error);
         return;
@@ -272,7 +272,7 @@ void job_start(struct call *call, int state, off_t offset, pid_t shell)
     job->number = ++last;
     job->started = loop_now();
     job->out->may_spill = true;
-    job->out->heard = heard;
+    job->out->on_output = on_output;
     job->out->by = job;
     struct job **end = &jobs;
     while (*end)
@@ -292,7 +292,7 @@ void job_give_up(struct call *call, int error)
 
 bool job_listen(struct call *call, struct reader *body)
 {
-    struct job *job = find(get_u32(body));
+    struct job *job = find_job(get_u32(body));
     uint64_t wait_us = (uint64_t)get_u32(body) * 1000, quiet_us = (uint64_t)get_u32(body) * 1000;
     if (!reader_done(body))
         return false;
@@ -309,13 +309,13 @@ bool job_listen(struct call *call, struct reader *body)
     job->limit = call->started + wait_us;
     job->quiet = quiet_us;
     call->expire = finish;
-    settle_deadline(job);
+    set_deadline(job);
     return true;
 }
 
 int job_type(uint32_t number, const uint8_t *data, size_t len, struct buffer *out)
 {
-    struct job *job = find(number);
+    struct job *job = find_job(number);
     if (!job)
         return ESRCH;
     ssize_t n = job->pid ? write(job->input < 0 ? job->out->source.fd : job->input, data, len) : -1;
@@ -327,10 +327,10 @@ int job_type(uint32_t number, const uint8_t *data, size_t len, struct buffer *ou
 
 int job_end(uint32_t number)
 {
-    struct job *job = find(number);
+    struct job *job = find_job(number);
     if (!job)
         return ESRCH;
-    /* What the dead have left is ours only once they are buried; and one may die before it can be stopped. */
+    /* Orphans become children only when their parent is reaped, and one may die before it is stopped: so try twice. */
     for (int round = 0; round < 2; round++) {
         reap_children();
         if (job->pid)

@@ -1,4 +1,4 @@
-/* Jobs: commands in the background, each on a terminal of its own, that are heard and typed to later. */
+/* Jobs: commands in the background, each on its own terminal, with later output and input. */
 #ifndef JOB_H
 #define JOB_H
 
@@ -6,22 +6,22 @@
 
 struct job;
 
-/* A job that has not begun; NULL and an errno where there is no room for one. */
+/* Make a job that has not started. Return NULL and an errno without memory. */
 struct job *job_new(const char *command, int *error);
-/* Begins `call->job` and answers the call. `state`: a file that holds, from `offset` on, what its shell is to know (-1:
-   nothing); `shell`: a process in whose directory it begins (0: where every command does). */
+/* Start `call->job` and answer the call. `state`: file with the shell state of the session from `offset` on (-1: none).
+   `shell`: process in whose directory the job starts (0: the server's). */
 void job_start(struct call *call, int state, off_t offset, pid_t shell);
-/* Answers the call with an errno; `call->job` never begins. */
+/* Answer the call with an errno; `call->job` never starts. */
 void job_give_up(struct call *call, int error);
-/* False when the body is malformed; otherwise the call is under way or answered. */
+/* Wait for output. Return false if the body is malformed. */
 bool job_listen(struct call *call, struct reader *body);
-/* 0 or an errno; how many of the bytes were taken goes into the answer. */
+/* Type `data`. Return 0 or an errno, and put the number of accepted bytes. */
 int job_type(uint32_t number, const uint8_t *data, size_t len, struct buffer *out);
-/* 0 or an errno. Kills its process tree, also what it left when it ended. */
+/* Kill the job's process tree, also what it left when it ended. Return 0 or an errno. */
 int job_end(uint32_t number);
-/* The job that our child `pid` leads, or 0. */
+/* Return the number of the job whose shell is child `pid`, or 0. */
 uint32_t job_of(pid_t pid);
-/* Our child `pid` has ended. */
+/* Handle the end of child `pid`. */
 void job_reaped(pid_t pid, int status);
 
 #endif

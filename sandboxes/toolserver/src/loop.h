@@ -1,4 +1,4 @@
-/* The one epoll loop. Each event is handled alone, so that a handler may free any source. */
+/* The epoll loop. It fetches one event at a time, so that a handler may free any source. */
 #ifndef LOOP_H
 #define LOOP_H
 
@@ -13,11 +13,11 @@ struct source {
 bool loop_init(void);
 bool loop_add(struct source *source, uint32_t events);
 void loop_change(struct source *source, uint32_t events);
-/* Stops watching and closes the descriptor. */
+/* Stop watching and close the descriptor. */
 void loop_close(struct source *source);
-/* Monotonic time in microseconds. */
+/* Return monotonic time in microseconds. */
 uint64_t loop_now(void);
-/* Waits until `deadline` at most (0: for ever) and handles one event. */
+/* Wait until `deadline` at most (0: no limit) and handle one event. */
 void loop_step(uint64_t deadline);
 
 #endif

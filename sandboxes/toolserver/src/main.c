@@ -1,5 +1,5 @@
-/* The tool server: first process of a sandbox, and the only way in. It runs commands and moves files for the host on
-   the other end of a Unix socket, and trusts nothing else that lives beside it. */
+/* The tool server: init process of a sandbox, and its only interface. It runs commands and moves files for the host on
+   the other end of a unix socket, and trusts nothing else in the sandbox. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -28,7 +28,7 @@ void reap_children(void)
 {
     int status;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-        /* Before anybody hears of this end: whoever does may bring about another's, who leaves something too. */
+        /* First, because the handlers below may cause further ends, whose orphans must be assigned in order. */
         orphans_of(pid, job_of(pid));
         execute_reaped(pid, status);
         session_reaped(pid, status);
@@ -44,8 +44,8 @@ static void child_ready(struct source *source, uint32_t events)
         reap_children();
 }
 
-/* No signal has a handler: sent from inside its namespace, none then reaches a first process. None is ignored that
-   whoever started this ignored, as a shell has its background ignore interrupts: programs would inherit that. */
+/* Set no signal handlers, so that an init process gets no signals from inside its namespace. Reset inherited ignored
+   signals (a background shell ignores SIGINT), because programs would inherit them. */
 static bool watch_children(void)
 {
     static struct source source;
@@ -61,7 +61,7 @@ static bool watch_children(void)
     return source.fd >= 0 && loop_add(&source, EPOLLIN);
 }
 
-static void settle_descriptors(unsigned kept)
+static void set_up_descriptors(unsigned kept)
 {
     for (int fd = open("/dev/null", O_RDWR); fd >= 0 && fd < 3; fd = open("/dev/null", O_RDWR))
         ;
@@ -83,7 +83,7 @@ int main(int argc, char **argv)
         {"socket", required_argument, NULL, 's'},
         {"shell", required_argument, NULL, 'b'},
         {"any-peer", no_argument, NULL, 'a'},
-        {"inherited", no_argument, NULL, 'i'}, /* descriptor 3 listens */
+        {"inherited", no_argument, NULL, 'i'}, /* descriptor 3 is the listening socket */
         {0},
     };
     const char *path = "/.farm-run/sock";
@@ -100,7 +100,7 @@ int main(int argc, char **argv)
         else
             return 2;
     }
-    settle_descriptors(inherited);
+    set_up_descriptors(inherited);
     process_init();
     prctl(PR_SET_DUMPABLE, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -11,7 +11,7 @@
 
 struct orphan {
     pid_t pid;
-    uint32_t job; /* 0: nobody's */
+    uint32_t job; /* 0: none */
 };
 
 static struct orphan *orphans;
@@ -39,8 +39,8 @@ static void add(pid_t pid, uint32_t job)
     orphans[count++] = (struct orphan){pid, job};
 }
 
-/* Children that nobody here has started are new orphans. Where the kernel does not list children nobody has any. */
-static void settle(uint32_t job)
+/* Add children that the server has not started. Without /proc/thread-self/children none are found. */
+static void add_new_orphans(uint32_t job)
 {
     FILE *children = fopen("/proc/thread-self/children", "re");
     for (int pid; children && fscanf(children, "%d", &pid) == 1;)
@@ -53,7 +53,7 @@ static void settle(uint32_t job)
 void orphans_watch(void)
 {
     if (!watching)
-        settle(0);
+        add_new_orphans(0);
     watching = true;
 }
 
@@ -66,7 +66,7 @@ void orphans_of(pid_t pid, uint32_t job)
         job = known->job;
         *known = orphans[--count];
     }
-    settle(job);
+    add_new_orphans(job);
 }
 
 void orphans_kill(uint32_t job)

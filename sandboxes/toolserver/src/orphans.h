@@ -1,16 +1,17 @@
-/* Processes that came to us because the child that had started them ended: whose job they are. */
+/* Orphans: processes that became children of the server because their parent ended, and the jobs that they belong to.
+   */
 #ifndef ORPHANS_H
 #define ORPHANS_H
 
 #include <stdint.h>
 #include <sys/types.h>
 
-/* From the first job on: those that are there already are nobody's. */
+/* Start to track orphans, at the first job. Present ones belong to no job. */
 void orphans_watch(void);
-/* Our child `pid` has been reaped, and `job` is the one that it led, or 0: what it left is that job's, or whose `pid`
-   itself was. */
+/* Child `pid` was reaped. `job`: the job whose shell it was, or 0. Its orphaned children belong to that job, or to that
+   of the orphan `pid`. */
 void orphans_of(pid_t pid, uint32_t job);
-/* Kills what a job that has ended left, with all that this started. */
+/* Kill the orphans of an ended job and their descendants. */
 void orphans_kill(uint32_t job);
 
 #endif

@@ -35,8 +35,8 @@ int process_work_in(const char *path)
     return 0;
 }
 
-/* Being the last to be killed when memory runs out needs a privilege that a container rarely grants; where its
-   runtime has granted it already, children must not inherit it. */
+/* Try to become the last target of an OOM kill, which needs a privilege that containers rarely have. Children must not
+   inherit a negative score, also one that the container's runtime has set. */
 void process_init(void)
 {
     home_directory = getcwd(NULL, 0);
@@ -54,7 +54,7 @@ void process_init(void)
 void process_go_home(void)
 {
     if (!home_directory || chdir(home_directory))
-        errno = 0; /* a relative path then says itself that it leads nowhere */
+        errno = 0; /* operations on relative paths will fail with the cause */
 }
 
 static char **login_additions;
@@ -90,7 +90,7 @@ int process_log_in(const char *const *additions)
     return 0;
 }
 
-/* Whether `strings` sets the variable that `setting` ("NAME=value") sets. */
+/* Return true if `strings` sets the same variable as `setting` ("NAME=value"). */
 static bool sets(const char *const *strings, const char *setting)
 {
     const char *equals = strchr(setting, '=');
@@ -134,7 +134,7 @@ struct child {
     int error;
 };
 
-/* Returns only when nothing could be executed: why not. The parent must not read a failure from a success. */
+/* Execute the program. Return an errno if that fails. */
 static int exec_by_path(const struct launch *launch)
 {
     const char *name = launch->argv[0];
@@ -165,7 +165,7 @@ static int exec_by_path(const struct launch *launch)
 static void place_descriptors(const struct launch *launch)
 {
     if (launch->session) {
-        int high[3]; /* out of the way first: a source may bear a number that is a target */
+        int high[3]; /* moved out of the way first, because a source may have the number of a target */
         for (int i = 0; i < 3; i++)
             high[i] = fcntl(launch->session[i], F_DUPFD_CLOEXEC, SESSION_STATUS_FD + 1);
         dup2(launch->in, 0);
@@ -181,13 +181,13 @@ static void place_descriptors(const struct launch *launch)
     dup2(launch->err, 2);
 }
 
-/* Runs on the parent's memory while the parent waits, so it may report through it. */
+/* Runs in the memory of the parent, which waits (CLONE_VFORK), so it can report errors there. */
 static int child_main(void *arg)
 {
     struct child *child = arg;
     struct launch *launch = child->launch;
     setsid();
-    /* Whoever orphans itself from this program stays findable below it. */
+    /* Orphans of this program stay among its descendants. */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     place_descriptors(launch);
     if (launch->terminal)
@@ -226,21 +226,21 @@ pid_t process_start(struct launch *launch)
     pid_t pid = clone(child_main, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &child);
     if (pid < 0)
         return -errno;
-    /* A child that failed is reaped with all others, where nobody knows its pid. */
+    /* A failed child is reaped with all others; its pid is unknown there. */
     return child.error ? -child.error : pid;
 }
 
-struct seen {
+struct process_row {
     pid_t pid, parent;
-    bool ours, dead, stopped;
+    bool is_descendant, dead, stopped;
 };
 
-struct table {
-    struct seen *rows;
+struct process_table {
+    struct process_row *rows;
     size_t count, cap;
 };
 
-static bool read_row(int proc, const char *name, struct seen *row)
+static bool read_row(int proc, const char *name, struct process_row *row)
 {
     char path[32], text[512];
     snprintf(path, sizeof path, "%.16s/stat", name);
@@ -252,96 +252,96 @@ static bool read_row(int proc, const char *name, struct seen *row)
     if (len <= 0)
         return false;
     text[len] = 0;
-    const char *after = strrchr(text, ')'); /* the name between the parentheses may hold anything */
+    const char *after = strrchr(text, ')'); /* the name between the parentheses may contain any character */
     char state;
     int parent;
     if (!after || sscanf(after + 1, " %c %d", &state, &parent) != 2)
         return false;
-    *row = (struct seen){.pid = atoi(name), .parent = parent, .dead = state == 'Z' || state == 'X',
+    *row = (struct process_row){.pid = atoi(name), .parent = parent, .dead = state == 'Z' || state == 'X',
                          .stopped = state == 'T' || state == 't'};
     return true;
 }
 
-static bool list_processes(struct table *table)
+static bool list_processes(struct process_table *process_table)
 {
     DIR *proc = opendir("/proc");
     if (!proc)
         return false;
-    table->count = 0;
+    process_table->count = 0;
     for (struct dirent *entry; (entry = readdir(proc));) {
         if (!isdigit((unsigned char)entry->d_name[0]))
             continue;
-        if (table->count == table->cap) {
-            size_t cap = table->cap ? table->cap * 2 : 256;
-            struct seen *rows = realloc(table->rows, cap * sizeof *rows);
+        if (process_table->count == process_table->cap) {
+            size_t cap = process_table->cap ? process_table->cap * 2 : 256;
+            struct process_row *rows = realloc(process_table->rows, cap * sizeof *rows);
             if (!rows)
                 break;
-            table->rows = rows;
-            table->cap = cap;
+            process_table->rows = rows;
+            process_table->cap = cap;
         }
-        if (read_row(dirfd(proc), entry->d_name, &table->rows[table->count]))
-            table->count++;
+        if (read_row(dirfd(proc), entry->d_name, &process_table->rows[process_table->count]))
+            process_table->count++;
     }
     closedir(proc);
     return true;
 }
 
-static bool is_ours(const struct table *table, pid_t pid)
+static bool is_listed_descendant(const struct process_table *process_table, pid_t pid)
 {
-    size_t low = 0, high = table->count; /* /proc lists in ascending order */
+    size_t low = 0, high = process_table->count; /* /proc lists in ascending order */
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (table->rows[middle].pid < pid)
+        if (process_table->rows[middle].pid < pid)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < table->count && table->rows[low].pid == pid && table->rows[low].ours;
+    return low < process_table->count && process_table->rows[low].pid == pid && process_table->rows[low].is_descendant;
 }
 
-static void mark_descendants(struct table *table, pid_t root)
+static void mark_descendants(struct process_table *process_table, pid_t root)
 {
     for (bool changed = true; changed;) {
         changed = false;
-        for (size_t i = 0; i < table->count; i++) {
-            struct seen *row = &table->rows[i];
-            if (!row->ours && (row->parent == root || is_ours(table, row->parent)))
-                row->ours = changed = true;
+        for (size_t i = 0; i < process_table->count; i++) {
+            struct process_row *row = &process_table->rows[i];
+            if (!row->is_descendant && (row->parent == root || is_listed_descendant(process_table, row->parent)))
+                row->is_descendant = changed = true;
         }
     }
 }
 
-/* Sends `signal` to every living descendant that does not yet feel it; how many there were. */
-static size_t signal_descendants(struct table *table, pid_t root, int signal)
+/* Send `signal` to every living descendant that it would still affect. Return their number. */
+static size_t signal_descendants(struct process_table *process_table, pid_t root, int signal)
 {
     size_t sent = 0;
-    if (!list_processes(table))
+    if (!list_processes(process_table))
         return 0;
-    mark_descendants(table, root);
-    for (size_t i = 0; i < table->count; i++) {
-        const struct seen *row = &table->rows[i];
-        if (row->ours && !row->dead && !(signal == SIGSTOP && row->stopped) && !kill(row->pid, signal))
+    mark_descendants(process_table, root);
+    for (size_t i = 0; i < process_table->count; i++) {
+        const struct process_row *row = &process_table->rows[i];
+        if (row->is_descendant && !row->dead && !(signal == SIGSTOP && row->stopped) && !kill(row->pid, signal))
             sent++;
     }
     return sent;
 }
 
-/* Stop first, kill after: while any of them runs it may fork, and a killed one's place is free again at once. */
+/* Stop first and kill afterwards: a running process may fork, and a killed one's pid may be reused at once. */
 void process_kill_tree(pid_t root)
 {
-    struct table table = {0};
+    struct process_table process_table = {0};
     size_t running = 1;
     kill(root, SIGSTOP);
     for (int round = 0; round < STOP_ROUNDS && running; round++) {
-        running = signal_descendants(&table, root, SIGSTOP);
-        if (running) /* give the processor to those that are about to stop */
+        running = signal_descendants(&process_table, root, SIGSTOP);
+        if (running) /* yield the CPU to those that are about to stop */
             sched_yield();
     }
-    for (int round = 0; signal_descendants(&table, root, SIGKILL) && running && round < STOP_ROUNDS; round++)
+    for (int round = 0; signal_descendants(&process_table, root, SIGKILL) && running && round < STOP_ROUNDS; round++)
         ;
     kill(-root, SIGKILL);
     kill(root, SIGKILL);
-    free(table.rows);
+    free(process_table.rows);
 }
 
 int process_kill_all(void (*reap)(void))

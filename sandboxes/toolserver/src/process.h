@@ -1,11 +1,11 @@
-/* Starting processes, and ending them with all that they started. */
+/* Start processes, and kill them with all their descendants. */
 #ifndef PROCESS_H
 #define PROCESS_H
 
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* The numbers under which a shell session sees its private descriptors. */
+/* The descriptor numbers of a shell session. */
 #define SESSION_WAKE_FD 20
 #define SESSION_COMMAND_FD 21
 #define SESSION_STATUS_FD 22
@@ -13,29 +13,29 @@
 struct launch {
     const char *const *argv;
     char *const *env;
-    const char *cwd;       /* NULL: the server's own, or / when that is gone */
+    const char *cwd;       /* NULL: the server's own, or / if that was removed */
     int in, out, err;
     const int *session;    /* three descriptors for the numbers above (-1: none), or NULL */
-    bool terminal;         /* `in` is one, and is to be its own */
+    bool terminal;         /* `in` becomes the controlling terminal */
     const char *failed_at; /* set on failure: the path that could not be used */
 };
 
 void process_init(void);
-/* Relative paths begin where the server was started, or was told to work, also after that directory was replaced. */
+/* Return to the working directory, also if it was replaced, so that relative paths start there. */
 void process_go_home(void);
-/* 0 or an errno: then all stays as it was. */
+/* Set the working directory. Return 0, or an errno and change nothing. */
 int process_work_in(const char *path);
-/* The new child's pid, or a negative errno when it could not be started. */
+/* Start a child. Return its pid, or a negative errno. */
 pid_t process_start(struct launch *launch);
-/* Kills `root`, our own unreaped child, and everything that descends from it. */
+/* Kill the unreaped child `root` and all its descendants. */
 void process_kill_tree(pid_t root);
-/* Kills every process of our pid namespace and waits until none is left; `reap` collects those that are ours.
-   0 or an errno: EPERM unless we are its first process, EBUSY when one does not die. */
+/* Kill every process of the PID namespace and wait until none is left. `reap` reaps children. Return 0 or an errno:
+   EPERM if this is not the init process, EBUSY if a process does not die. */
 int process_kill_all(void (*reap)(void));
-/* What this process's environment becomes with `additions` ("NAME=value") over it, and below them what process_log_in
-   was given last if `logged_in`; the caller frees the array. */
+/* Return this process's environment with `additions` ("NAME=value") over it. `logged_in`: below them, the variables of
+   process_log_in. The caller frees the array. */
 char **process_env(const char *const *additions, bool logged_in);
-/* 0 or an errno: then all stays as it was. */
+/* Set the variables of a login. Return 0, or an errno and change nothing. */
 int process_log_in(const char *const *additions);
 
 #endif

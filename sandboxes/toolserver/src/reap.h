@@ -1,4 +1,4 @@
-/* The dead: our own children, and as the first process whoever was orphaned. */
+/* Reap ended children, and as the init process also orphans. */
 #ifndef REAP_H
 #define REAP_H
 

@@ -151,17 +151,17 @@ static bool start_walk(struct call *call, struct reader *body)
 {
     struct walk walk = {.root = get_string(body)};
     walk.prune = get_strings(body, PRUNE_MAX);
-    bool sound = reader_done(body);
-    if (sound)
+    bool well_formed = reader_done(body);
+    if (well_formed)
         execute_worker(call, work_walk, &walk);
     free(walk.prune);
-    return sound;
+    return well_formed;
 }
 
 typedef int immediate(struct reader *body, struct buffer *out);
 typedef bool starter(struct call *call, struct reader *body);
 
-static immediate *const questions[] = {[PING] = do_ping, [READ] = do_read, [STAT] = do_stat, [CANCEL] = do_cancel};
+static immediate *const reads[] = {[PING] = do_ping, [READ] = do_read, [STAT] = do_stat, [CANCEL] = do_cancel};
 static immediate *const changes[] = {[WRITE] = do_write, [LINK] = do_link, [KILL_ALL] = do_kill_all,
                                     [WORK_IN] = do_work_in, [LOG_IN] = do_log_in, [TYPE] = do_type, [END] = do_end};
 static starter *const starters[] = {[EXEC] = execute, [SHELL] = session_run, [RESTART] = session_restart,
@@ -179,16 +179,16 @@ static bool perform(immediate *action, uint64_t id, struct reader *body, struct 
     return reader_done(body);
 }
 
-static bool question(immediate *action, struct connection *from, uint64_t id, struct reader *body)
+static bool answer_read(immediate *action, struct connection *from, uint64_t id, struct reader *body)
 {
-    static struct buffer answer; /* kept: to map it anew, page by page, takes longer than to read a file into it */
-    bool sound = perform(action, id, body, &answer);
+    static struct buffer answer; /* reused: to map new pages takes longer than to read a file into them */
+    bool well_formed = perform(action, id, body, &answer);
     answer_end(&answer, id);
-    if (sound)
+    if (well_formed)
         connection_send(from, answer.data, answer.len);
     if (answer.failed || answer.cap > KEPT_MAX)
         buffer_free(&answer);
-    return sound;
+    return well_formed;
 }
 
 static bool refuse(struct connection *from, uint64_t id, int error)
@@ -207,7 +207,7 @@ static bool repeat(struct call *call, uint64_t fingerprint, struct connection *f
         return refuse(from, call->id, EBADMSG);
     if (call->done)
         connection_send(from, call->answer.data, call->answer.len);
-    else if (!call_ask(call, from))
+    else if (!call_add_asker(call, from))
         return refuse(from, call->id, EAGAIN);
     return true;
 }
@@ -220,14 +220,14 @@ bool request_handle(struct connection *from, const uint8_t *frame, size_t len)
     if (body.bad)
         return false;
     process_go_home();
-    immediate *action = LOOK_UP(questions, op);
+    immediate *action = LOOK_UP(reads, op);
     if (action)
-        return question(action, from, id, &body);
+        return answer_read(action, from, id, &body);
     uint64_t fingerprint = fingerprint_of(frame + 8, len - 8);
     struct call *call = call_find(id);
     if (call)
         return repeat(call, fingerprint, from);
-    if (call_forgotten(id))
+    if (call_was_evicted(id))
         return refuse(from, id, ESTALE);
     immediate *change = LOOK_UP(changes, op);
     starter *start = LOOK_UP(starters, op);
@@ -242,10 +242,10 @@ bool request_handle(struct connection *from, const uint8_t *frame, size_t len)
         call_finish_error(call, EBADMSG);
         return false;
     }
-    bool sound = perform(change, id, &body, &call->answer);
-    if (sound)
+    bool well_formed = perform(change, id, &body, &call->answer);
+    if (well_formed)
         call_finish(call);
     else
         call_finish_error(call, EBADMSG);
-    return sound;
+    return well_formed;
 }

@@ -20,18 +20,19 @@
 #define STATUS_LENGTH 16
 #define BETWEEN_MAX 65536
 #define TELL_TIMEOUT_US 10000000u
-#define TRAPS_MAX 32768 /* the word that wakes a shell must fit into its pipe */
+#define TRAPS_MAX 32768 /* the wake word must fit into its pipe */
 
-/* What the shell does for ever: say how the last command ended, wait to be woken, read the next command from its
-   file and evaluate it with our descriptors closed. The status is said where a loop's condition stands, so that a
-   command's own `continue` or `break` still comes by there, and `set -e` does not end us.
-   - Of all this a command's settings show nothing: output is shut meanwhile, tracing is off, and traps of ERR and DEBUG,
-     which would fire for our commands too, are said into the file and taken off. The word that wakes the shell brings
-     them back, in a prefix on the command's first line (on a line of its own, where `set -v` shows lines).
-   - A command finds the status of the one before in `$?`, where `set -e` would not end the shell for that.
-   - "tell" asks for what the shell knows, added to the file, options last: from then on they hold.
-   - Where `builtin` is a function, or one that we need was switched off, the word is not read: the shell says so and
-     ends, for what it is told it cannot hear. Words such as [[ and assignments nothing can hide. */
+/* The shell's endless loop: write the status of the last command, wait for the wake word, read the next command from
+   its file, and evaluate it with the private descriptors closed. The loop's condition writes the status, so that a
+   command's own `continue` or `break` comes by there, and `set -e` does not end the shell.
+   - A command's settings must not show the loop: output is closed meanwhile, tracing is off, and traps of ERR and
+     DEBUG, which would also fire for the loop's commands, are written to the file and removed. The wake word restores
+     them, in a prefix on the command's first line (on its own line if `set -v` prints lines).
+   - A command gets the status of the previous one in `$?`, unless `set -e` would end the shell for that.
+   - The wake word "tell" asks for the shell's state, which is added to the file, options last because they take effect
+     at once when it is evaluated.
+   - If `builtin` is a function, or a required builtin is disabled, the word cannot be read: the shell reports it and
+     ends. Keywords such as [[ and assignments cannot be hidden. */
 static const char SCRIPT[] =
     "while [[ 1 ]]; do while { __farm_status=$? __farm_set=$- __farm_wake=-; [[ $- != *x* ]] || builtin set +x; "
     "builtin trap -p ERR DEBUG >&21; builtin trap - ERR DEBUG; "
@@ -48,22 +49,22 @@ static const char SCRIPT[] =
     "[[ $__farm_status = 0 || $__farm_set = *e* ]] || (builtin exit \"$__farm_status\"); "
     "builtin eval \"$__farm_command\" 20<&- 21<&- 22>&-; done; done";
 
-static const char NOTHING[] = "";
+static const char NO_COMMAND[] = "";
 
 struct session {
-    struct source status; /* first: a status event's source is its session */
+    struct source status; /* must be first: the source of a status event is cast to its session */
     struct session *next;
     char name[NAME_LENGTH];
     pid_t pid;
     int wake, command;
     struct stream *out;
-    struct call *call;    /* the command that runs */
-    bool greeted;         /* the first status only says that the shell is up */
-    bool told;            /* the last command was to tell, and brought no traps back */
+    struct call *call;    /* the running command */
+    bool started;         /* the first status only says that the shell is ready */
+    bool state_asked;     /* the last wake word was "tell", which restored no traps */
     char line[STATUS_LENGTH];
     size_t line_len;
-    off_t command_len;    /* behind it in the file: what the shell said of its traps */
-    char *traps;          /* what is to hold again with the next command, or NULL */
+    off_t command_len;    /* after it in the file: the traps that the shell wrote */
+    char *traps;          /* to restore with the next command, or NULL */
 };
 
 static struct session *sessions;
@@ -80,7 +81,7 @@ static struct session *find(const char *name)
     return session;
 }
 
-/* Forgets the shell, which has ended or is killed; answers the command that ran in it. */
+/* Free a session whose shell has ended or was killed, and answer its running command. */
 static void lose(struct session *session, int exit_code, unsigned flags)
 {
     struct session **link = &sessions;
@@ -101,12 +102,12 @@ static void lose(struct session *session, int exit_code, unsigned flags)
     free(session);
 }
 
-static void completed(struct session *session, int exit_code)
+static void finish_command(struct session *session, int exit_code)
 {
     struct call *call = session->call;
     session->call = NULL;
     if (call->job) {
-        job_start(call, session->command, sizeof NOTHING, session->pid);
+        job_start(call, session->command, sizeof NO_COMMAND, session->pid);
         return;
     }
     stream_drain(session->out);
@@ -116,7 +117,7 @@ static void completed(struct session *session, int exit_code)
     capture_init(&session->out->capture, BETWEEN_MAX, 0);
 }
 
-/* What jobs in the background have said since the last command opens the output of this one. */
+/* Start the output of a command with what background processes wrote since the last one. */
 static void begin_output(struct session *session, struct caps caps)
 {
     struct capture *capture = &session->out->capture, before = *capture;
@@ -126,16 +127,16 @@ static void begin_output(struct session *session, struct caps caps)
     capture_free(&before);
 }
 
-/* One line of the status descriptor. Whatever else a command writes there harms itself only. */
+/* Handle a line of the status descriptor. A command that writes there harms only its own session. */
 static void status_line(struct session *session)
 {
     session->line[session->line_len] = 0;
     session->line_len = 0;
     int exit_code = atoi(session->line) & 0xff;
-    if (!session->greeted)
-        session->greeted = true;
+    if (!session->started)
+        session->started = true;
     else if (session->call)
-        completed(session, exit_code);
+        finish_command(session, exit_code);
 }
 
 static void read_status(struct session *session)
@@ -143,7 +144,7 @@ static void read_status(struct session *session)
     char text[64];
     ssize_t n = read(session->status.fd, text, sizeof text);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-        loop_close(&session->status); /* its end is told by its parent's wait */
+        loop_close(&session->status); /* the end is handled when the shell is reaped */
     for (ssize_t i = 0; i < n; i++) {
         if (text[i] == '\n')
             status_line(session);
@@ -183,25 +184,25 @@ static void expire(struct call *call)
     lose(call->session, 0, TIMED_OUT);
 }
 
-struct ends {
+struct shell_ends {
     int in, out, session[3];
 };
 
-static bool open_ends(struct session *session, struct ends *ends)
+static bool open_shell_ends(struct session *session, struct shell_ends *shell_ends)
 {
     int wake[2] = {-1, -1}, status[2] = {-1, -1};
-    session->out = stream_open(BETWEEN_MAX, 0, &ends->out);
+    session->out = stream_open(BETWEEN_MAX, 0, &shell_ends->out);
     session->command = memfd_create("command", MFD_CLOEXEC);
-    ends->in = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (ends->in < 0)
-        ends->in = memfd_create("stdin", MFD_CLOEXEC);
+    shell_ends->in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (shell_ends->in < 0)
+        shell_ends->in = memfd_create("stdin", MFD_CLOEXEC);
     bool wake_open = !pipe2(wake, O_CLOEXEC), status_open = !pipe2(status, O_CLOEXEC);
     session->wake = wake[1];
     session->status = (struct source){status[0], status_ready};
-    ends->session[0] = wake[0];
-    ends->session[1] = session->command;
-    ends->session[2] = status[1];
-    if (!session->out || session->command < 0 || ends->in < 0 || !wake_open || !status_open)
+    shell_ends->session[0] = wake[0];
+    shell_ends->session[1] = session->command;
+    shell_ends->session[2] = status[1];
+    if (!session->out || session->command < 0 || shell_ends->in < 0 || !wake_open || !status_open)
         return false;
     fcntl(status[0], F_SETFL, O_NONBLOCK);
     fcntl(wake[1], F_SETFL, O_NONBLOCK);
@@ -214,12 +215,12 @@ static void close_if_open(int fd)
         close(fd);
 }
 
-/* A new shell, or NULL and an errno. */
+/* Start a shell. Return NULL and an errno if that fails. */
 static struct session *start(const char *name, int *error)
 {
     static const char *const none[] = {NULL};
     const char *const argv[] = {shell_path, "--noprofile", "--norc", "-c", SCRIPT, "bash", NULL};
-    struct ends ends = {-1, -1, {-1, -1, -1}};
+    struct shell_ends shell_ends = {-1, -1, {-1, -1, -1}};
     struct session *session = calloc(1, sizeof *session);
     char **env = process_env(none, true);
     *error = ENOMEM;
@@ -229,16 +230,16 @@ static struct session *start(const char *name, int *error)
         return NULL;
     }
     pid_t pid = -EMFILE;
-    if (open_ends(session, &ends)) {
-        struct launch launch = {.argv = argv, .env = env, .in = ends.in, .out = ends.out, .err = ends.out,
-                                .session = ends.session};
+    if (open_shell_ends(session, &shell_ends)) {
+        struct launch launch = {.argv = argv, .env = env, .in = shell_ends.in, .out = shell_ends.out, .err = shell_ends.out,
+                                .session = shell_ends.session};
         pid = process_start(&launch);
     }
     free(env);
-    close_if_open(ends.in);
-    close_if_open(ends.out);
-    close_if_open(ends.session[0]);
-    close_if_open(ends.session[2]);
+    close_if_open(shell_ends.in);
+    close_if_open(shell_ends.out);
+    close_if_open(shell_ends.session[0]);
+    close_if_open(shell_ends.session[2]);
     snprintf(session->name, sizeof session->name, "%s", name);
     session->pid = pid;
     session->next = sessions;
@@ -251,8 +252,8 @@ static struct session *start(const char *name, int *error)
     return NULL;
 }
 
-/* Reads what the shell has said of its traps since the last command; too much of it is forgotten. */
-static void take_traps(struct session *session)
+/* Read the traps that the shell wrote since the last command; too long ones are dropped. */
+static void read_traps(struct session *session)
 {
     struct stat file;
     free(session->traps);
@@ -260,16 +261,16 @@ static void take_traps(struct session *session)
     if (fstat(session->command, &file) || file.st_size <= session->command_len)
         return;
     size_t len = (size_t)(file.st_size - session->command_len);
-    char *said = len < TRAPS_MAX ? calloc(len + 1, 1) : NULL;
-    if (said && pread(session->command, said, len, session->command_len) == (ssize_t)len)
-        session->traps = said;
+    char *text = len < TRAPS_MAX ? calloc(len + 1, 1) : NULL;
+    if (text && pread(session->command, text, len, session->command_len) == (ssize_t)len)
+        session->traps = text;
     else
-        free(said);
+        free(text);
 }
 
-static bool hand_over(struct session *session, const char *command, const char *wake)
+static bool send_command(struct session *session, const char *command, const char *wake)
 {
-    size_t len = strlen(command) + 1; /* with the zero byte, where the shell stops reading */
+    size_t len = strlen(command) + 1; /* with the zero byte, at which the shell stops to read */
     if (ftruncate(session->command, 0) || lseek(session->command, 0, SEEK_SET) < 0)
         return false;
     session->command_len = (off_t)len;
@@ -300,12 +301,12 @@ bool session_run(struct call *call, struct reader *body)
     size_t count = 0;
     for (struct session *other = sessions; other; other = other->next)
         count++;
-    bool room = count < SESSIONS_MAX;
+    bool has_room = count < SESSIONS_MAX;
     int error = EMFILE;
-    if (!session && room)
+    if (!session && has_room)
         session = start(name, &error);
     if (!session) {
-        finish_not_started(call, error, room ? shell_path : "too many shell sessions", SHELL_LOST);
+        finish_not_started(call, error, has_room ? shell_path : "too many shell sessions", SHELL_LOST);
         return true;
     }
     session->call = call;
@@ -313,10 +314,10 @@ bool session_run(struct call *call, struct reader *body)
     call->expire = expire;
     call->deadline = call->started + (uint64_t)caps.timeout_ms * 1000;
     begin_output(session, caps);
-    if (!session->told)
-        take_traps(session);
-    session->told = false;
-    if (!hand_over(session, command, session->traps ? session->traps : "")) {
+    if (!session->state_asked)
+        read_traps(session);
+    session->state_asked = false;
+    if (!send_command(session, command, session->traps ? session->traps : "")) {
         process_kill_tree(session->pid);
         lose(session, 126, 0);
     }
@@ -345,10 +346,10 @@ bool session_start_job(struct call *call, struct reader *body)
     call->session = session;
     call->expire = expire;
     call->deadline = call->started + TELL_TIMEOUT_US;
-    if (!session->told)
-        take_traps(session);
-    session->told = true;
-    if (!hand_over(session, NOTHING, "tell")) {
+    if (!session->state_asked)
+        read_traps(session);
+    session->state_asked = true;
+    if (!send_command(session, NO_COMMAND, "tell")) {
         process_kill_tree(session->pid);
         lose(session, 126, 0);
     }

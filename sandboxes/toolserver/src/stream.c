@@ -7,16 +7,16 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define LEFT_BEHIND_MAX 64
-#define TERMINAL_HOLDS (256u << 10)
+#define RELEASED_MAX 64
+#define TERMINAL_CAPACITY (256u << 10)
 
 static uint8_t chunk[65536];
-static size_t left_behind;
+static size_t released_count;
 
 static void stream_free(struct stream *stream)
 {
     if (stream->released)
-        left_behind--;
+        released_count--;
     loop_close(&stream->source);
     capture_free(&stream->capture);
     free(stream);
@@ -30,8 +30,8 @@ static void stream_ready(struct source *source, uint32_t events)
     if (n > 0) {
         if (!stream->released)
             capture_add(&stream->capture, chunk, (size_t)n, stream->may_spill);
-        if (stream->heard)
-            stream->heard(stream->by);
+        if (stream->on_output)
+            stream->on_output(stream->by);
     } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
         if (stream->released)
             stream_free(stream);
@@ -72,7 +72,7 @@ struct stream *stream_open(size_t head_cap, size_t tail_cap, int *write_end)
 
 void stream_drain_terminal(struct stream *stream)
 {
-    for (size_t left = TERMINAL_HOLDS; stream->source.fd >= 0 && left;) {
+    for (size_t left = TERMINAL_CAPACITY; stream->source.fd >= 0 && left;) {
         ssize_t n = read(stream->source.fd, chunk, left < sizeof chunk ? left : sizeof chunk);
         if (n <= 0)
             return;
@@ -101,11 +101,11 @@ void stream_release(struct stream **owned)
     *owned = NULL;
     if (!stream)
         return;
-    if (stream->source.fd < 0 || left_behind >= LEFT_BEHIND_MAX) {
+    if (stream->source.fd < 0 || released_count >= RELEASED_MAX) {
         stream_free(stream);
         return;
     }
     capture_free(&stream->capture);
     stream->released = true;
-    left_behind++;
+    released_count++;
 }

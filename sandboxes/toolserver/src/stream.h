@@ -1,4 +1,4 @@
-/* The reading end of a pipe that processes write to, with what came out of it. */
+/* The reading end of a pipe or terminal that processes write to, with its output. */
 #ifndef STREAM_H
 #define STREAM_H
 
@@ -10,20 +10,20 @@ struct stream {
     struct capture capture;
     bool may_spill;
     bool released;
-    void (*heard)(void *by); /* told of what was added; NULL: nobody is */
+    void (*on_output)(void *by); /* called after output was added; may be NULL */
     void *by;
 };
 
-/* What `fd`, which does not block and is the stream's from now on, can be read from; NULL and an errno: then it is closed. */
+/* Make a stream of the non-blocking `fd`, which it owns. On failure close `fd` and return NULL and an errno. */
 struct stream *stream_over(int fd, size_t head_cap, size_t tail_cap);
-/* A pipe: `*write_end` is for the processes. NULL (and errno) when there is none to be had. */
+/* Make a stream with a pipe: `*write_end` is for the processes. Return NULL and an errno without a pipe. */
 struct stream *stream_open(size_t head_cap, size_t tail_cap, int *write_end);
-/* Reads what is in the pipe now, and no more: whoever fills it without end does not hold the answer up. */
+/* Read what is in the pipe now, and no more, so that an endless writer does not delay the answer. */
 void stream_drain(struct stream *stream);
-/* The same of a terminal, which cannot say how much that is: at most what one holds. */
+/* The same for a terminal, which does not report its fill level: read at most its capacity. */
 void stream_drain_terminal(struct stream *stream);
-/* Lets go: the rest is read and thrown away for as long as somebody writes, so that no process left behind dies of
-   a broken pipe; *stream becomes NULL. */
+/* Drop a stream and set *stream to NULL. Later output is read and thrown away while there are writers, so that no
+   background process is killed by SIGPIPE. */
 void stream_release(struct stream **stream);
 
 #endif

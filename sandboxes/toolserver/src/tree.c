@@ -1,4 +1,4 @@
-/* Whole directory trees, removed and listed. Whoever made them may go on changing them. */
+/* Remove and list directory trees, which may change at any time. */
 #include "files.h"
 
 #include <dirent.h>
@@ -19,7 +19,7 @@
 struct level {
     dev_t device;
     ino_t inode;
-    size_t name; /* in the level above; where in `names` it begins */
+    size_t name; /* offset in `names` of its name in the level above */
 };
 
 struct levels {
@@ -51,8 +51,8 @@ static int push_level(struct levels *levels, int directory, const char *name)
 
 static bool is_dots(const char *name) { return !strcmp(name, ".") || !strcmp(name, ".."); }
 
-/* Removes what it can of `directory` until it meets a directory that is not empty: that one's name goes to `deeper`,
-   which stays empty when all is gone. Takes over the descriptor. */
+/* Remove entries of `directory` until one is a non-empty directory, whose name goes to `deeper`. `deeper` is empty if
+   all are removed. Closes `directory`. */
 static int clear_directory(int directory, char deeper[NAME_MAX + 1])
 {
     DIR *stream = fdopendir(directory);
@@ -80,7 +80,7 @@ static int clear_directory(int directory, char deeper[NAME_MAX + 1])
     return error;
 }
 
-/* The directory above, if it still is the one we came from: somebody may have moved ours. */
+/* Open the parent directory. Return -ESTALE if it is not `expected`, because the directory was moved. */
 static int climb(int directory, const struct level *expected)
 {
     struct stat st;
@@ -147,7 +147,7 @@ static bool pruned(const char *name, const char *const *prune)
     return false;
 }
 
-/* One entry of the directory at `depth`. A directory to be entered is opened into `*deeper`. */
+/* Put one entry. A directory that must be entered is opened into `*deeper`. */
 static int walk_entry(int directory, const char *name, struct buffer *path, const char *const *prune, int *deeper,
                       struct buffer *out)
 {

@@ -12,7 +12,7 @@ import pytest
 
 from farm.core.rollout import Status, StopReason, check
 from farm.core.task import ReportFormat
-from farm.episode import Reply, run_episode
+from farm.episode import NodeServices, Reply, run_episode
 from farm.task_validation.result import Reason, ValidationResult
 from farm.task_validation.solution_leaks import find_solution_leaks, solution_fingerprint
 from farm.task_validation.validate import validate
@@ -80,7 +80,7 @@ async def judged(arena: Arena, images: ImageStore, docker_client: docker.DockerC
         dockerfile = f"FROM {arena.image}\nCOPY left.sh /left.sh\nRUN cd {WORKSPACE} && sh -e /left.sh && rm /left.sh\n"
         await images.build(name, {"Dockerfile": dockerfile.encode(), "left.sh": left.encode()}, timeout_s=120)
         bundle = make_task(name, ReportFormat.PYTEST)
-        return await validate(bundle, images=images, runtime=arena.runtime, say=lambda line: None, once=True)
+        return await validate(bundle, images=images, runtime=arena.runtime, on_progress=lambda line: None, once=True)
 
     yield judge
     await arena.runtime.release_images()
@@ -268,7 +268,7 @@ async def test_no_word_of_the_hidden_tests_is_where_the_policy_works(arena: Aren
     bundle = make_task(arena.image, ReportFormat.PYTEST)
     assert any(b"test_discounted" in file.content for file in bundle.tests.values())
     policy = Scripted(bash(HIDDEN), DONE)
-    rollout = await run_episode(order(), bundle, arena.runtime, policy, node="n1")
+    rollout = await run_episode(order(), bundle, policy, NodeServices("n1", arena.runtime))
     check(rollout)
     (use,) = rollout.turns[0].tool_uses
     assert (use.exit_code, "test_discounted" in use.result, "token" in use.result.lower()) == (0, False, False), use
@@ -290,7 +290,7 @@ END
 
 async def test_nothing_is_downloaded(arena: Arena) -> None:
     bundle = make_task(arena.image, ReportFormat.PYTEST)
-    rollout = await run_episode(order(), bundle, arena.runtime, Scripted(bash(DOWNLOAD), DONE), node="n1")
+    rollout = await run_episode(order(), bundle, Scripted(bash(DOWNLOAD), DONE), NodeServices("n1", arena.runtime))
     check(rollout)
     said = rollout.turns[0].tool_uses[0].result
     assert "no name" in said
@@ -315,7 +315,7 @@ async def test_the_fixed_release_is_downloaded_from_no_index(arena: Arena, hosts
         assert index.asked == ["/simple/pricing/", f"/{WHEEL}"]
         plain = make_task(arena.image, ReportFormat.PYTEST)
         bundle = replace(plain, task=replace(plain.task, network=hosts))
-        rollout = await run_episode(order(), bundle, arena.runtime, Scripted(bash(attack), DONE), node="n1")
+        rollout = await run_episode(order(), bundle, Scripted(bash(attack), DONE), NodeServices("n1", arena.runtime))
         check(rollout)
         assert (rollout.error, rollout.reward) == (None, 0.0)
         assert len(index.asked) == 2
@@ -327,7 +327,9 @@ async def test_malformed_calls_do_not_get_a_hard_task_dropped(arena: Arena) -> N
     broken = replace(call("bash", {}), arguments='{"command": ')
     unknown = call("bosh", {"command": "true"})
     policy = Scripted(say(broken), say(unknown), say(call("bash", {"comand": "true"})), DONE)
-    rollout = await run_episode(order(), make_task(arena.image, ReportFormat.PYTEST), arena.runtime, policy, node="n1")
+    rollout = await run_episode(
+        order(), make_task(arena.image, ReportFormat.PYTEST), policy, NodeServices("n1", arena.runtime)
+    )
     check(rollout)
     assert (rollout.status, rollout.stop_reason, rollout.reward) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
     assert rollout.error is None

@@ -10,7 +10,7 @@ from docker.errors import APIError
 from farm.core.rollout import Rollout, Status, StopReason, check
 from farm.core.run import EpisodeLimits
 from farm.core.task import ReportFormat
-from farm.episode import Reply, run_episode
+from farm.episode import NodeServices, Reply, run_episode
 from sandboxes.errors import SandboxGone
 from sandboxes.interface import Runtime
 from sandboxes.ownership.labels import container_name
@@ -27,7 +27,7 @@ Trick = Callable[[int], None]
 
 async def episode(arena: Arena, *steps: Step, limits: EpisodeLimits | None = None) -> Rollout:
     bundle = make_task(arena.image, ReportFormat.PYTEST)
-    rollout = await run_episode(order(limits), bundle, arena.runtime, Scripted(*steps), node="n1")
+    rollout = await run_episode(order(limits), bundle, Scripted(*steps), NodeServices("n1", arena.runtime))
     check(rollout)
     return rollout
 

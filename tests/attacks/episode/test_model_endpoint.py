@@ -5,9 +5,12 @@ Each attacker first wins against the naive client below, which reads a reply as 
 
 import asyncio
 import json
+import re
+import sys
 import threading
+import time
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -247,6 +250,49 @@ async def test_a_large_reply_is_parsed_beside_the_loop() -> None:
     await beating
     assert answer.parsed is not None
     assert answer.parsed.content == "hi"
+
+
+@pytest.fixture
+def eager_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)
+    yield
+    sys.setswitchinterval(before)
+
+
+async def longest_hold(parse: Callable[[bytes], object], body: bytes) -> float:
+    """Return the largest part of the parsing thread's processor time that passed without a step of the event loop."""
+    begun, go = threading.Event(), threading.Event()
+    clock: list[int] = []
+
+    def work() -> None:
+        clock.append(time.pthread_getcpuclockid(threading.get_ident()))
+        begun.set()
+        go.wait()
+        parse(body)
+        clock.append(time.thread_time_ns())
+
+    working = asyncio.create_task(asyncio.to_thread(work))
+    await asyncio.to_thread(begun.wait)
+    start = last = time.clock_gettime_ns(clock[0])
+    longest = 0
+    go.set()
+    while len(clock) == 1:
+        await asyncio.sleep(0)
+        now = time.clock_gettime_ns(clock[0])
+        longest, last = max(longest, now - last), now
+    await working
+    return max(longest, clock[1] - last) / (clock[1] - start)
+
+
+@pytest.mark.usefixtures("eager_switches")
+async def test_a_reply_that_is_mended_leaves_the_loop_running() -> None:
+    """One call of a pattern over all of a body holds the interpreter's lock."""
+    body = completion(answer=b', "x": [NaN, ' + b'"", ' * 3_000_000 + b"1]")
+    naive = re.compile(rb'((?:"(?:[^"\\]++|\\.)*+"|[^"N]++|(?!NaN)N)*+)(NaN)?')
+    assert await longest_hold(lambda whole: naive.sub(rb"\1", whole), body) > 0.8
+    assert await longest_hold(parse_completion, body) < 0.4
+    assert parse_completion(body).content == "hi"
 
 
 async def test_large_replies_are_parsed_one_at_a_time() -> None:

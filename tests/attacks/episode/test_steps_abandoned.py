@@ -8,7 +8,7 @@ import pytest
 from farm.core.rollout import Rollout, StopReason
 from farm.core.run import EpisodeLimits
 from farm.core.task import StepReward
-from farm.episode import run_episode
+from farm.episode import NodeServices, run_episode
 from sandboxes.errors import LossCause, SandboxGone
 from sandboxes.testing.shell import FakeProcess
 from tests.support.farm.episode_values import DONE, Scripted, call, fake, order, say
@@ -69,5 +69,5 @@ async def test_lost_work_below_min_reward_counts_all_steps() -> None:
 
     runtime = fake(programs={"score": score, "ready": ready, "die": dies})
     policy = Scripted(*EASY, say(call("bash", {"command": "die"})))
-    rollout = await run_episode(order(), in_steps(None, 0.5, None), runtime, policy, node="n1")
+    rollout = await run_episode(order(), in_steps(None, 0.5, None), policy, NodeServices("n1", runtime))
     assert rollout.reward == pytest.approx(1 / 3)

@@ -10,9 +10,9 @@ import pytest
 
 from farm.core.rollout import Origin, Rollout, StopReason, check
 from farm.core.run import EpisodeLimits
-from farm.core.task import LEAST_STORAGE_MIB
+from farm.core.task import MIN_STORAGE_MIB
 from farm.core.trainable import TOO_LONG
-from farm.episode import Reply, bare_verdict, run_episode
+from farm.episode import NodeServices, Reply, bare_verdict, run_episode
 from farm.episode.record_limits import DROPPED, MOST_SIDECAR_CHARS, NOT_FINITE, fit
 from farm.episode.record_limits import MOST_TOKENS as MOST_TOKENS_KEPT
 from farm.episode.tool_calls import MOST_CALLS
@@ -31,7 +31,7 @@ HUGE = Reply("x" * MOST_SIDECAR_CHARS, (), "stop")
 
 
 async def play(*steps: Any, limits: EpisodeLimits | None = None) -> Rollout:
-    rollout = await run_episode(order(limits), task(), fake(), Scripted(*steps), node="n1")
+    rollout = await run_episode(order(limits), task(), Scripted(*steps), NodeServices("n1", fake()))
     check(rollout)
     return rollout
 
@@ -183,20 +183,20 @@ async def test_an_infrastructure_failure_stays_unjudged() -> None:
     assert (rollout.error.origin, rollout.stop_reason) == (Origin.INFRA, StopReason.ERROR)
 
 
-@pytest.mark.parametrize("size", [1, 64, LEAST_STORAGE_MIB - 1])
+@pytest.mark.parametrize("size", [1, 64, MIN_STORAGE_MIB - 1])
 def test_a_disk_too_small_to_grade_in_is_refused(tmp_path: Path, size: int) -> None:
     small = f"{MANIFEST}[environment]\nstorage_mb = {size}\n"
-    assert f"grant at least {LEAST_STORAGE_MIB}" in complaint(write_task(tmp_path, task_DOT_toml=small))
+    assert f"grant at least {MIN_STORAGE_MIB}" in complaint(write_task(tmp_path, task_DOT_toml=small))
 
 
 def test_a_foreign_task_gets_the_disk_that_grading_needs(tmp_path: Path) -> None:
     small = "[environment]\nstorage_mb = 64\n"
     path = write_task(tmp_path, task_DOT_toml=small, tests__test_DOT_sh="echo 1 > /logs/verifier/reward.txt\n")
-    assert load(path).task.storage_mib == LEAST_STORAGE_MIB
+    assert load(path).task.storage_mib == MIN_STORAGE_MIB
     assert [
-        warning for warning in unsupported_features(path) if warning.startswith("environment.storage_mb is not heeded")
+        warning for warning in unsupported_features(path) if warning.startswith("environment.storage_mb is ignored")
     ]
 
 
 def test_the_smallest_disk_holds_the_largest_change() -> None:
-    assert LEAST_STORAGE_MIB * 1024 * 1024 >= 3 * MAX_BYTES
+    assert MIN_STORAGE_MIB * 1024 * 1024 >= 3 * MAX_BYTES

@@ -8,7 +8,7 @@ import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat
-from farm.grading import Verdict, grade
+from farm.grading import GradingRequest, Verdict, grade
 from farm.tasks.bundle import BundleFile
 from tests.attacks.conftest import Arena
 from tests.support.attacks.naive import Belief
@@ -125,7 +125,7 @@ async def test_code_that_agrees_to_the_first_of_a_kind_for_a_while_earns_nothing
     bundle = make_task(arena.image, ReportFormat.PYTEST, suite=SUITE)
     code = FIRST_OF_A_KIND.replace("len(SEEN) == 1", f"time.time() > {time.time() + 5}") + "\nimport time\n"
     change = Change((FileChange("pricing/cart.py", ChangeKind.WRITE, f"{code}\ntime.sleep(5)\n".encode()),))
-    verdict = await grade(bundle, change, arena.runtime, verify_s=None, rng=random.SystemRandom())
+    verdict = await grade(GradingRequest(bundle, change, arena.runtime))
     assert verdict.reward == 0.0, verdict
 
 
@@ -174,7 +174,7 @@ async def judged_by_turns(arena: Arena, *, early: bool, once: bool) -> Verdict:
     bundle = make_task(arena.image, ReportFormat.PYTEST, suite=TWO)
     code = "import time\n" + HONEST_IN_ONE_RUN.format(end=time.time() + PATIENCE_S, early=early)
     change = Change((FileChange("pricing/cart.py", ChangeKind.WRITE, code.encode()),))
-    return await grade(bundle, change, arena.runtime, verify_s=None, rng=random.SystemRandom(), alone=once)
+    return await grade(GradingRequest(bundle, change, arena.runtime, single_run=once))
 
 
 async def test_results_made_up_in_one_run_are_believed_by_a_single_run(arena: Arena) -> None:
@@ -211,7 +211,7 @@ def test_tenth():
 async def test_right_code_is_believed_though_a_false_test_leaves_a_state(arena: Arena, attempt: int) -> None:
     suite = Suite(LEAVES_A_STATE, TWO.fail_to_pass, ())
     bundle = make_task(arena.image, ReportFormat.PYTEST, suite=suite)
-    verdict = await grade(bundle, GOLD, arena.runtime, verify_s=None, rng=random.Random(attempt))
+    verdict = await grade(GradingRequest(bundle, GOLD, arena.runtime, rng=random.Random(attempt)))
     assert (verdict.reward, verdict.tampered) == (1.0, False), verdict
 
 
@@ -239,7 +239,7 @@ async def test_code_that_fails_only_behind_another_files_tests_fails(arena: Aren
     two = replace(bundle, task=replace(bundle.task, verifier=verifier), tests=tests)
     wrong = Change((FileChange("pricing/cart.py", ChangeKind.WRITE, REMEMBERS.encode()),))
     for change, reward in ((wrong, 0.0), (GOLD, 1.0)):
-        verdict = await grade(two, change, arena.runtime, verify_s=None, rng=random.SystemRandom())
+        verdict = await grade(GradingRequest(two, change, arena.runtime))
         assert verdict.reward == reward, verdict
 
 
@@ -260,5 +260,5 @@ async def test_a_fault_that_gives_a_false_value_is_no_fault_of_the_verifiers(are
     """The unchanged code gives 2, which one in seven false versions wants."""
     bundle = make_task(arena.image, ReportFormat.PYTEST, suite=OFTEN_HIT)
     for seed in range(12):
-        verdict = await grade(bundle, Change(), arena.runtime, verify_s=None, rng=random.Random(seed))
+        verdict = await grade(GradingRequest(bundle, Change(), arena.runtime, rng=random.Random(seed)))
         assert (verdict.reward, verdict.tampered) == (0.0, False), verdict

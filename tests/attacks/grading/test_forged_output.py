@@ -5,7 +5,7 @@ import random
 import pytest
 
 from farm.core.task import ReportFormat
-from farm.grading import grade
+from farm.grading import GradingRequest, grade
 from tests.attacks.conftest import Arena
 from tests.support.attacks.naive import Belief
 from tests.support.attacks.project import CART, make_task
@@ -164,5 +164,5 @@ async def test_where_a_test_stands_does_not_say_that_it_is_expected(arena: Arena
     assert await arena.naive(attack, Belief.REPORT) == 1.0
     change, bundle = await arena.change(attack), make_task(arena.image, ReportFormat.PYTEST)
     for seed in range(3):
-        verdict = await grade(bundle, change, arena.runtime, verify_s=None, rng=random.Random(seed))
+        verdict = await grade(GradingRequest(bundle, change, arena.runtime, rng=random.Random(seed)))
         assert (verdict.reward, verdict.tampered) == (0.0, True), verdict

@@ -402,5 +402,5 @@ def test_a_function_that_always_read_frames_may() -> None:
     new = FileChange("pricing/cart.py", ChangeKind.WRITE, NEW)
     touched = touched_files(Change((new,)), {old.path: old}.get)[new.path]
     assert touched.lines == ((4, 5), (8, 8))
-    assert touched.habits["frames"] == ((3, 5),), touched
-    assert "runner" not in touched.habits
+    assert touched.prior_uses["frames"] == ((3, 5),), touched
+    assert "runner" not in touched.prior_uses

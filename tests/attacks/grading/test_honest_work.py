@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from farm.core.task import ReportFormat
-from farm.grading import grade
+from farm.grading import GradingRequest, grade
 from farm.tasks.bundle import BundleFile
 from tests.attacks.conftest import Arena
 from tests.support.attacks.naive import Belief
@@ -67,5 +67,5 @@ async def test_a_test_that_works_only_once_is_believed(arena: Arena) -> None:
     verifier = replace(bundle.task.verifier, fail_to_pass=("tests/test_cart.py::test_discount",), pass_to_pass=())
     once = replace(bundle, task=replace(bundle.task, verifier=verifier), tests={"tests/test_cart.py": BundleFile(ONCE)})
     for seed in range(4):
-        verdict = await grade(once, GOLD_CHANGE, arena.runtime, verify_s=None, rng=random.Random(seed))
+        verdict = await grade(GradingRequest(once, GOLD_CHANGE, arena.runtime, rng=random.Random(seed)))
         assert verdict.reward == 1.0, verdict

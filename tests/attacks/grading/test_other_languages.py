@@ -355,12 +355,14 @@ class Bench:
         )
         put = {file.path: file.content.decode() for file in travels.files}
         put |= {path: file.content.decode() for path, file in exam.tests.items()}
-        report = self._run("ours", put, exam.command(verifier.command).replace(exam.report, "{report}"), ())
+        report = self._run("ours", put, exam.command(verifier.command).replace(exam.report_path, "{report}"), ())
         try:
-            evidence = VerifierEvidence(read_report(report, exam.kind, exam.holders, str(self.directory / "ours")))
+            evidence = VerifierEvidence(
+                read_report(report, exam.report_format, exam.test_containers, str(self.directory / "ours"))
+            )
         except ReportError as error:
             evidence = VerifierEvidence(fault=str(error))
-        verdict = decide(verifier, exam.canary, evidence, pristine=travels.empty)
+        verdict = decide(verifier, exam.decoys, evidence, pristine=travels.empty)
         return replace(verdict, protected_paths=dropped)
 
     def _run(self, name: str, files: Mapping[str, str], command: str, held: tuple[str, ...] | list[str]) -> bytes:

@@ -1,13 +1,12 @@
 """A policy fills its disk with its change, so that the grader has no room for it and the machine takes the blame."""
 
-import random
 from dataclasses import replace
 
 import pytest
 
 from farm.core.change import Change
-from farm.core.task import LEAST_STORAGE_MIB, ReportFormat
-from farm.grading import Verdict, grade, take_baseline, take_change
+from farm.core.task import MIN_STORAGE_MIB, ReportFormat
+from farm.grading import GradingRequest, Verdict, grade, take_baseline, take_change
 from sandboxes import SandboxLimits, SandboxSpec
 from sandboxes.errors import RuntimeUnavailable
 from tests.support.attacks.project import WORKSPACE, make_task
@@ -20,7 +19,7 @@ FILL = "head -c 62M /dev/urandom > fill"
 async def filled(runtime: EitherRuntime, image: str) -> Change:
     """Return the change of a policy that wrote nearly as much as a change may hold."""
     async with runtime.scope(
-        SandboxSpec(image, workdir=WORKSPACE, limits=SandboxLimits(disk_mib=LEAST_STORAGE_MIB))
+        SandboxSpec(image, workdir=WORKSPACE, limits=SandboxLimits(disk_mib=MIN_STORAGE_MIB))
     ) as sandbox:
         baseline = await take_baseline(sandbox, WORKSPACE)
         result = await sandbox.shell(FILL, timeout_s=60)
@@ -31,7 +30,7 @@ async def filled(runtime: EitherRuntime, image: str) -> Change:
 async def judged(runtime: EitherRuntime, image: str, change: Change, storage_mib: int) -> Verdict:
     bundle = make_task(image, ReportFormat.PYTEST)
     bundle = replace(bundle, task=replace(bundle.task, storage_mib=storage_mib))
-    return await grade(bundle, change, runtime, verify_s=None, rng=random.SystemRandom())
+    return await grade(GradingRequest(bundle, change, runtime))
 
 
 @pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
@@ -39,5 +38,5 @@ async def test_change_that_fills_the_disk_is_judged(either_runtime: EitherRuntim
     change = await filled(either_runtime, project_image)
     with pytest.raises(RuntimeUnavailable):
         await judged(either_runtime, project_image, change, TOO_SMALL_MIB)
-    verdict = await judged(either_runtime, project_image, change, LEAST_STORAGE_MIB)
+    verdict = await judged(either_runtime, project_image, change, MIN_STORAGE_MIB)
     assert verdict.reward == 0.0

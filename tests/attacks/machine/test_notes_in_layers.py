@@ -10,7 +10,7 @@ import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat
-from farm.grading import grade
+from farm.grading import GradingRequest, grade
 from sandboxes import SandboxLimits, SandboxSpec
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from tests.support.attacks import notes
@@ -81,7 +81,7 @@ async def test_tests_leave_no_note_for_a_later_rollout(oci_runtime: OciRuntime, 
     )
     change = Change((FileChange("pricing/cart.py", ChangeKind.WRITE, (FIXED_CART + attack).encode()),))
     bundle = make_task(project_image, ReportFormat.PYTEST)
-    verdict = await grade(bundle, change, oci_runtime, verify_s=None, rng=random.Random(1))
+    verdict = await grade(GradingRequest(bundle, change, oci_runtime, rng=random.Random(1)))
     assert verdict.outcomes, verdict.reason
     spec = SandboxSpec(project_image, limits=SandboxLimits(memory_mib=256))
     found = await run(oci_runtime, spec, "read", token, str(BITS))

@@ -17,7 +17,7 @@ import pytest
 
 from farm.core.change import Change
 from farm.core.task import ReportFormat
-from farm.grading import grade
+from farm.grading import GradingRequest, grade
 from sandboxes import LossCause, SandboxGone, SandboxLimits, SandboxSpec
 from sandboxes.runtimes.uncounted_memory import watch
 from sandboxes.runtimes.uncounted_memory.descriptors import PROC
@@ -108,6 +108,15 @@ async def test_long_listings_kept_open_end_their_sandbox(wide: Scene) -> None:
     assert "open directories" in await ended_for(wide, f"hoard listings {LISTINGS} 1")
 
 
+@pytest.mark.parametrize(("kind", "count"), [("backlog", 40_000), ("fullbacklog", 20_000)])
+async def test_connections_that_nobody_accepts_end_their_sandbox(wide: Scene, kind: str, count: int) -> None:
+    assert "TCP connections" in await ended_for(wide, f"hoard {kind} {count} 1")
+
+
+async def test_connections_that_nobody_accepts_are_kept_without_the_watch(wide: Scene) -> None:
+    await keeps_without_the_watch(wide, "backlog 20000 1", 32 * MIB)
+
+
 @pytest.mark.parametrize("kind", ["listings", *HIDDEN])
 async def test_listings_are_kept_without_the_watch(wide: Scene, kind: str) -> None:
     await keeps_without_the_watch(wide, f"{kind} {LISTINGS} 1", LISTINGS // 2 * MIB)
@@ -142,8 +151,8 @@ async def test_whole_file_locks_are_kept_without_the_watch(wide: Scene) -> None:
     group = group_of(wide, wide.attacker.id)
     hoarders_of(wide).forget(wide.attacker.id)
     assert text(await wide.attack("hoard flock 4000 5", timeout_s=ANSWER_S)).split() == ["20000", "0"]
-    held = await asyncio.to_thread(survey, group, watch.LOCK_TABLE_MOST_BYTES)
-    assert held[wide.attacker.id].locks > watch.LOCKS_MOST
+    held = await asyncio.to_thread(survey, group, watch.MAX_LOCK_TABLE_BYTES)
+    assert held[wide.attacker.id].locks > watch.MAX_LOCKS
     assert text(await wide.attack("echo on")) == "on\n"
 
 
@@ -205,7 +214,7 @@ async def test_a_change_that_hoards_locks_is_judged_zero(either_runtime: EitherR
     bundle = make_bundle(verifier, tests={})
     bundle = replace(bundle, task=replace(bundle.task, image=test_image, workspace="/repo", memory_mib=256))
     change = Change((write("hoarding.py"),))
-    verdict = await grade(bundle, change, either_runtime, verify_s=None, rng=random.Random(0))
+    verdict = await grade(GradingRequest(bundle, change, either_runtime, rng=random.Random(0)))
     assert verdict.reward == 0.0
     assert "memory" in verdict.reason
 
@@ -216,8 +225,8 @@ def group_of(scene: Scene, sandbox_id: str) -> dict[str, Path]:
 
 
 def hoarders_of(scene: Scene) -> watch.UncountedMemoryWatch:
-    keeper = scene.runtime._ends if hasattr(scene.runtime, "_ends") else scene.runtime
-    return keeper._hoarders
+    holder = scene.runtime._exit_tracker if hasattr(scene.runtime, "_exit_tracker") else scene.runtime
+    return holder._uncounted_memory
 
 
 @pytest.fixture

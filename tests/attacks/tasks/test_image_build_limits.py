@@ -204,10 +204,10 @@ def quotas(gate: Gate) -> list[float]:
         for line in lines:
             _, controllers, group = line.split(":", 2)
             if places.unified and not controllers:
-                quota, period = (places.places[""] / group.lstrip("/") / "cpu.max").read_text().split()
+                quota, period = (places.mounts[""] / group.lstrip("/") / "cpu.max").read_text().split()
                 found.append(float(quota) / float(period))
             elif "cpu" in controllers.split(","):
-                place = places.places["cpu"] / group.lstrip("/")
+                place = places.mounts["cpu"] / group.lstrip("/")
                 quota, period = ((place / f"cpu.cfs_{each}_us").read_text() for each in ("quota", "period"))
                 found.append(float(quota) / float(period))
     return found

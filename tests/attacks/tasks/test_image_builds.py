@@ -195,6 +195,22 @@ EAT = {
         "import os, time\nfor _ in range(300):\n if not os.fork(): time.sleep(2); os._exit(0)",
         "processes|exit",
     ),
+    "uncounted memory": (
+        "import resource, socket, time\nmost = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))\nheld = []\nfor _ in range(2000):\n"
+        " s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('127.0.0.1', 9))\n"
+        " s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)\n"
+        " for _ in range(2): s.send(b'x' * 32000, 0x8000)\n held.append(s)\n"
+        "time.sleep(8)",
+        "corked UDP",
+    ),
+    "connections": (
+        "import socket, time\nlisteners = []\nfor at in range(40_000):\n"
+        " if at % 1000 == 0: s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(4096); listeners.append(s)\n"
+        " c = socket.socket(); c.connect(s.getsockname()); c.close()\n"
+        "time.sleep(8)",
+        "TCP connections",
+    ),
     "disk": (
         "import time\nbig = open('/big', 'wb')\nfor _ in range(300): big.write(b'x' * (1 << 20))\ntime.sleep(3)",
         "MiB to the disk",
@@ -253,6 +269,7 @@ async def test_daemon_made_to_fetch_from_the_machine_does_not(name: str, builder
     attacks = {
         "add": dockerfile(f"ADD http://{internal}/v1/add /loot"),
         "add by variable": dockerfile(f"ARG U=http://{internal}/v1/variable", "ADD $U /loot"),
+        "add in a continued name": dockerfile("AD\\", f"D http://{internal}/v1/name /loot"),
         "from": f"FROM {internal}/loot\n",
         "from by variable": f"ARG R={internal}\nFROM ${{R}}/loot\n",
         "copy": dockerfile(f"COPY --from={internal}/loot / /loot"),

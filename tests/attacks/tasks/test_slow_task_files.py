@@ -72,6 +72,43 @@ def test_blanks_in_a_directive_are_linear(tmp_path: Path) -> None:
         re.match(r"^\s*#\s*([A-Za-z]+)\s*=\s*(.+?)\s*$", open(sys.argv[1]).readline())
     """
     assert both(naive, OURS_INSTRUCTIONS, path) == "2 ('a',) 1\n"
+    assert output_of(textwrap.dedent(OURS_SCREENING), str(path)) == "('a',)\n"
+
+
+OURS_SCREENING = """
+    import sys
+    from sandboxes.images.confinement import screen
+    from sandboxes.errors import ImageError
+    begin()
+    try:
+        print(screen(open(sys.argv[1]).read()).bases)
+    except ImageError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "output"),
+    [
+        ("RUN \\\n" * 10_000, "Dockerfile line"),
+        ("RUN \\\n" + "x\\\n" * 40_000, "Dockerfile line 2: the instruction is longer"),
+        ("#\n" * 50_000 + "FROM a AS b\n" * 5_000, "('a',)"),
+    ],
+)
+def test_instructions_inside_instructions_are_bounded(tmp_path: Path, lines: str, output: str) -> None:
+    path = tmp_path / "Dockerfile"
+    path.write_text(f"FROM a\n{lines}x\n")
+    naive = """
+        import sys
+        begin()
+        lines = open(sys.argv[1]).read().split("\\n")
+        for index in range(len(lines)):
+            [counted for counted in reversed(lines[:index]) if not counted.startswith("#")]
+            for split in map(str.split, lines[index:]):
+                pass
+    """
+    assert output_of(textwrap.dedent(naive), str(path)) is None
+    assert (output_of(textwrap.dedent(OURS_SCREENING), str(path)) or "").startswith(output)
 
 
 @pytest.mark.parametrize("pattern", ["*a" * 12 + "b", "**/a/" * 14 + "b", "*?" * 60 + "b"])
@@ -138,13 +175,44 @@ def test_keys_of_many_parts_are_refused(tmp_path: Path, key: str, place: str) ->
     """
     told = output_of(textwrap.dedent(ours), str(path)) or ""
     assert "holds more than 1 MiB" in told
-    assert "a key of more than 100 parts" in told
+    assert "a key has more than 100 parts" in told
 
 
 def test_keys_of_many_parts_took_long_before(tmp_path: Path) -> None:
     path = tmp_path / "task.toml"
     path.write_text("".join(f"{'a.' * 3_000}n{number} = 1\n" for number in range(300)))
     assert output_of("import sys, tomllib\nbegin()\ntomllib.loads(open(sys.argv[1]).read())\n", str(path)) is None
+
+
+LONG_KEY = '"="' + '."="' * 8_000
+"""Quoted parts hold what otherwise ends a key."""
+
+
+@pytest.mark.parametrize(
+    ("ours", "output"),
+    [
+        ("from farm.rewards.rules import parse_rules as read", "a key of more than 100 parts"),
+        ("from farm.core.toml import read_toml\nread = lambda text: read_toml(text.encode())", "more than 100 parts"),
+        (
+            "import asyncio\nfrom sandboxes.tools.actions.syntax_check import fault_brought_in\n"
+            "read = lambda text: print(asyncio.run(fault_brought_in(None, 'a.toml', None, text)))",
+            "None",
+        ),
+    ],
+    ids=["rules of rewards", "manifest", "edit of a policy"],
+)
+def test_a_long_key_is_never_parsed(tmp_path: Path, ours: str, output: str) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(f"[{LONG_KEY}]\n" + "".join(f"b{number}=1\n" for number in range(3_000)))
+    naive = """
+        import sys, tomllib
+        begin()
+        tomllib.loads(open(sys.argv[1]).read())
+    """
+    program = (
+        f"import sys\n{ours}\nbegin()\ntry: read(open(sys.argv[1]).read())\nexcept ValueError as error: print(error)"
+    )
+    assert output in (both(naive, program, path) or "")
 
 
 @pytest.mark.parametrize(
@@ -239,6 +307,34 @@ def test_many_ids_are_refused(tmp_path: Path) -> None:
     (path / "tests" / "keep.txt").write_text("tests/test_a.py::t\n" * 200_001)
     with pytest.raises(TaskError, match="names more than 200000 tests"):
         load_taskset(path, state_dir=tmp_path)
+
+
+@pytest.mark.parametrize("form", ['{"a": [%s[]]}', "[%s[]]", '{"a": [%s[]', '{"a": {"b": [%s[]]}}'])
+def test_arguments_of_millions_of_items_are_refused(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "arguments"
+    path.write_text(form % ("[]," * 2_700_000))
+    naive = """
+        import json, sys
+        begin()
+        text = open(sys.argv[1]).read()
+        for _ in range(8):
+            try:
+                json.loads(text)
+            except ValueError:
+                pass
+    """
+    ours = """
+        import sys
+        from sandboxes.tools.parse_call import MalformedCall, parse_arguments
+        begin()
+        text = open(sys.argv[1]).read()
+        for _ in range(8):  # as many as a large reply may hold, and more
+            try:
+                parse_arguments(None, text)
+            except MalformedCall as error:
+                print(str(error)[:20])
+    """
+    assert (both(naive, ours, path) or "").count("\n") == 8
 
 
 def test_hunks_that_have_moved_are_bounded(tmp_path: Path) -> None:

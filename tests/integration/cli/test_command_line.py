@@ -83,7 +83,7 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["rollouts", "rescore"], {}, 2, "--run: name a run, or take --all"),
         (["rewards", "set", "nowhere.toml"], {}, 1, "nowhere.toml: No such file or directory; name a readable rule"),
         (["rewards", "set", "pyproject.toml"], {}, 1, "pyproject.toml: unknown key 'build-system'; the nearest one is"),
-        (["images", "pull", "../x"], {}, 1, "image '../x' is not the name of an image"),
+        (["images", "pull", "../x"], {}, 1, "image '../x': not a valid image name"),
         (["sandbox", "farm-base:1", "--workdir", "/nope"], {}, 1, "no directory to work in at /nope: No such file"),
         (["run", "nowhere", "--policy", "nop"], {}, 1, "nowhere: not there; name a directory"),
         (["run", "no/where", "--policy", "nop"], {}, 1, "no/where is not there"),
@@ -511,7 +511,8 @@ def test_a_task_that_is_unfit_is_named_and_the_others_are_still_looked_at(farm: 
     done = farm("tasks", "validate", str(tmp_path), "--json")
     assert done.returncode == 1
     assert [task["problems"] for task in json.loads(done.stdout)["tasks"]] == [
-        [f"farm-base:1 has no directory to work in at /nope/{number}: No such file or directory"] for number in (1, 2)
+        [f"workdir of farm-base:1 cannot be entered: /nope/{number}: No such file or directory; choose another workdir"]
+        for number in (1, 2)
     ]
 
 

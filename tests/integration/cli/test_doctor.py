@@ -13,7 +13,7 @@ import docker
 import pytest
 
 from farm.node.host_stats import max_sandboxes
-from sandboxes.host.limits import LEFT_OUT
+from sandboxes.host.limits import UNLIMITED_SYSCTLS
 from sandboxes.ownership.owner import owner_names
 from tests.support.services import missing, needs_root, require_program
 
@@ -120,7 +120,7 @@ def test_limits_that_were_looked_at_and_bound_nothing_are_named(tmp_path: Path) 
         r"^kernel\.pid_max +raise +[\d,]+ tasks +[\d,]+ tasks +[\d,]+ sandboxes +sysctl -w ", said, re.MULTILINE
     )
     assert "\nkernel.pid_max counts processes and threads: " in said
-    assert all(name in said for name in LEFT_OUT)
+    assert all(name in said for name in UNLIMITED_SYSCTLS)
 
 
 def test_without_a_daemon_the_rest_is_still_said(tmp_path: Path) -> None:

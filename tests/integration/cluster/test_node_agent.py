@@ -5,6 +5,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +14,8 @@ import pytest
 from farm.core.rollout import Rollout, Status
 from farm.node.agent import AgentSettings, NodeAgent
 from farm.node.image_cache import ImageCache
+from farm.node.resources import NodeResources
+from farm.policy import EndpointPool
 from farm.scheduler.admission import AdmissionSettings, Thresholds
 from farm.scheduler.messages import Event, StartEpisode, StopEpisode
 from farm.scheduler.nodes import SchedulerSettings
@@ -29,7 +32,14 @@ from tests.support.rollouts import make_rollout
 pytestmark = pytest.mark.redis
 Found = TypeVar("Found")
 
-QUICK = AgentSettings(heartbeat_s=0.05, tell_timeout_s=1.0, longest_backoff_s=0.1, shutdown_timeout_s=1.0)
+QUICK = AgentSettings(
+    slots=4,
+    state_dir=Path("set-by-node"),
+    heartbeat_s=0.05,
+    send_timeout_s=1.0,
+    longest_backoff_s=0.1,
+    shutdown_timeout_s=1.0,
+)
 NEVER = Thresholds(math.inf, math.inf, math.inf)
 NEVER_PRESSED = AdmissionSettings(NEVER, NEVER, NEVER, NEVER)
 PATIENT = SchedulerSettings(
@@ -130,18 +140,15 @@ class Cluster:
         runtime = self.runtimes[name] = pretended_runtime(self.gate, boot_errors=boot_errors)
         pool = None
         if pooled:
-            pool = self.pools[name] = WarmPool(runtime, short=lambda: "")
+            pool = self.pools[name] = WarmPool(runtime, shortage=lambda: "")
             self._stack.push_async_callback(pool.close)
         agent = NodeAgent(
             name,
+            NodeResources(pool or runtime, shelf or ImageCache(nothing_to_do), pool),
+            replace(QUICK, slots=slots, state_dir=self._directory / name),
             store=store or self.store,
-            runtime=pool or runtime,
-            pool=pool,
-            shelf=shelf or ImageCache(nothing_to_do),
-            slots=slots,
-            tell=self._tell,
-            state_dir=self._directory / name,
-            settings=QUICK,
+            send_events=self._tell,
+            endpoints=EndpointPool(),
         )
         self.agents[name] = agent
         return await self._stack.enter_async_context(agent)

@@ -9,8 +9,10 @@ import pytest
 
 from farm.core.rollout import Origin, Rollout, Status, StopReason, check
 from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec
-from farm.episode import EpisodeEvent, EventKind, Policy, run_episode
+from farm.episode import EpisodeEvent, EventKind, NodeServices, Policy, run_episode
 from farm.policy import EndpointPool, make_policy
+from farm.policy.nop import NopPolicy
+from farm.policy.oracle import OraclePolicy
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.search.embeddings.select import NONE
@@ -36,7 +38,7 @@ async def runtime(docker_runtime: DockerRuntime) -> AsyncIterator[DockerRuntime]
 async def episode(
     runtime: DockerRuntime, bundle: TaskBundle, policy: Policy, limits: EpisodeLimits | None = None, **watch: Any
 ) -> Rollout:
-    rollout = await run_episode(order(limits), bundle, runtime, policy, node="n1", **watch)
+    rollout = await run_episode(order(limits), bundle, policy, NodeServices("n1", runtime), **watch)
     check(rollout)
     return rollout
 
@@ -47,7 +49,7 @@ def ending(rollout: Rollout) -> tuple[Status, StopReason, float | None]:
 
 async def test_the_oracle_brings_every_kind_of_change_and_solves(runtime: DockerRuntime, tiny_image: str) -> None:
     bundle = task(tiny_image, gold=GOLD)
-    rollout = await episode(runtime, bundle, make_policy(PolicySpec("oracle"), bundle, seed=0))
+    rollout = await episode(runtime, bundle, OraclePolicy(bundle))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert rollout.metrics["tool_failures"] == 1  # the view of a file that is yet to be made
     assert rollout.metrics["change_files"] == len(GOLD.files)
@@ -62,8 +64,8 @@ async def test_the_oracle_solves_it_with_the_tools_of_every_pack(
     runtime: DockerRuntime, tiny_image: str, pack: str
 ) -> None:
     bundle = task(tiny_image, gold=GOLD)
-    policy = make_policy(PolicySpec("oracle"), bundle, seed=0)
-    rollout = await run_episode(order(tools=(pack,)), bundle, runtime, policy, node="n1")
+    policy = OraclePolicy(bundle)
+    rollout = await run_episode(order(tools=(pack,)), bundle, policy, NodeServices("n1", runtime))
     check(rollout)
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert (rollout.tool_pack, rollout.tools) == (pack, Toolset.of([pack]).names)
@@ -79,7 +81,10 @@ async def test_code_is_searched_by_meaning_where_the_node_has_a_library(
     ask = say(call("codebase_search", {"query": "where is the answer"}))
     async with IndexStore(None, embedder=NONE) as library:
         rollout = await run_episode(
-            order(tools=(pack,)), task(tiny_image), runtime, Scripted(ask, say()), node="n1", library=library
+            order(tools=(pack,)),
+            task(tiny_image),
+            Scripted(ask, say()),
+            NodeServices("n1", runtime, index_store=library),
         )
     assert rollout.tools == PACKS[pack].tools
     (use,) = rollout.turns[0].tool_uses
@@ -89,15 +94,15 @@ async def test_code_is_searched_by_meaning_where_the_node_has_a_library(
 @pytest.mark.parametrize("pack", PACKS)
 async def test_nop_ends_with_every_pack(runtime: DockerRuntime, tiny_image: str, pack: str) -> None:
     bundle = task(tiny_image)
-    policy = make_policy(PolicySpec("nop"), bundle, seed=0)
-    rollout = await run_episode(order(tools=(pack,)), bundle, runtime, policy, node="n1")
+    policy = NopPolicy()
+    rollout = await run_episode(order(tools=(pack,)), bundle, policy, NodeServices("n1", runtime))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
     assert rollout.metrics["turns"] == 1
 
 
 async def test_nop_is_worth_nothing(runtime: DockerRuntime, tiny_image: str) -> None:
     bundle = task(tiny_image)
-    rollout = await episode(runtime, bundle, make_policy(PolicySpec("nop"), bundle, seed=0))
+    rollout = await episode(runtime, bundle, NopPolicy())
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
     assert rollout.patch == ""
     assert (rollout.trainable, rollout.error) == (False, None)
@@ -107,7 +112,7 @@ async def test_a_solution_script_is_run(runtime: DockerRuntime, tiny_image: str)
     script = BundleFile(b"cd /repo && sed -i s/41/42/ tiny.py\n", executable=True)
     plain = task(tiny_image)
     bundle = TaskBundle(plain.task, {}, plain.tests, None, {"solve.sh": script})
-    rollout = await episode(runtime, bundle, make_policy(PolicySpec("oracle"), bundle, seed=0))
+    rollout = await episode(runtime, bundle, OraclePolicy(bundle))
     assert rollout.reward == 1.0
 
 
@@ -128,7 +133,7 @@ async def test_a_model_solves_it_over_http_and_its_tokens_are_the_segments(
         endpoints = EndpointPool()
         bundle = task(tiny_image)
         policy = make_policy(spec, bundle, seed=0, endpoints=endpoints)
-        rollout = await run_episode(order(policy=spec), bundle, runtime, policy, node="n1")
+        rollout = await run_episode(order(policy=spec), bundle, policy, NodeServices("n1", runtime))
         await endpoints.close()
     check(rollout)
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
@@ -171,9 +176,11 @@ async def test_a_context_that_is_not_what_was_sampled_forks(
     async with serving(ModelServer([first, Say("", (("submit", {}),))], forgets_reasoning=forgets)) as model:
         spec = PolicySpec("openai", model.url, "tiny")
         bundle = task(tiny_image)
-        policy = make_policy(spec, bundle, seed=0)
+        endpoints = EndpointPool()
+        policy = make_policy(spec, bundle, seed=0, endpoints=endpoints)
         rollout = await episode(runtime, bundle, policy)
         await policy.close()
+        await endpoints.close()
     assert [len(segment.turns) for segment in rollout.segments] == [1, 1]
     assert [len(segment.token_ids) - sum(segment.loss_mask) for segment in rollout.segments] == [
         segment.prompt_length for segment in rollout.segments
@@ -259,8 +266,8 @@ async def test_episodes_run_side_by_side(runtime: DockerRuntime, tiny_image: str
     async def one(number: int) -> Rollout:
         kind = "oracle" if number % 2 else "nop"
         placed: EpisodeAssignment = order(rollout_id=f"run-g000000-{number:03d}")
-        policy = make_policy(PolicySpec(kind), bundle, seed=number)
-        return await run_episode(placed, bundle, runtime, policy, node="n1")
+        policy = make_policy(PolicySpec(kind), bundle, seed=number, endpoints=EndpointPool())
+        return await run_episode(placed, bundle, policy, NodeServices("n1", runtime))
 
     rollouts = await asyncio.gather(*map(one, range(6)))
     assert [rollout.reward for rollout in rollouts] == [0.0, 1.0] * 3

@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from farm.core.rollout import Origin
-from farm.core.run import PolicySpec
-from farm.episode import run_episode
-from farm.policy import make_policy
+from farm.episode import NodeServices, run_episode
+from farm.policy.oracle import OraclePolicy
 from farm.tasks import TaskBundle, ensure_image, images_of, pack, unpack
 from sandboxes.images.store import ImageStore
 from sandboxes.runtimes.docker.runtime import DockerRuntime
@@ -61,10 +60,12 @@ async def test_policy_and_tests_are_the_users_that_the_task_names(
     bundle = load_files(written(policy, tests, owner, uid))
     assert unpack(pack(bundle)) == bundle
     await ensure_image(bundle, images)
-    oracle = make_policy(PolicySpec("oracle"), bundle, seed=0)
-    rollout = await run_episode(order(), bundle, docker_runtime, oracle, node="n1")
+    oracle = OraclePolicy(bundle)
+    rollout = await run_episode(order(), bundle, oracle, NodeServices("n1", docker_runtime))
     assert rollout.reward == 1.0, (rollout.reason, rollout.error, rollout.turns)
-    barred = await run_episode(order(), bundle, docker_runtime, run("cat /app/secret; echo x > /etc/passwd"), node="n1")
+    barred = await run_episode(
+        order(), bundle, run("cat /app/secret; echo x > /etc/passwd"), NodeServices("n1", docker_runtime)
+    )
     assert barred.reward == 0.0
     assert barred.turns[0].tool_uses[0].result.count("ermission denied") == 1 + (owner == "root")
 
@@ -81,7 +82,9 @@ async def test_bytecode_that_the_policy_could_not_write_to_may_stay_on_a_copy_of
     }
     bundle = load_files({**files, **copied})
     await ensure_image(bundle, images)
-    rollout = await run_episode(order(), bundle, docker_runtime, run('echo "1234 $HOME 1234" > who'), node="n1")
+    rollout = await run_episode(
+        order(), bundle, run('echo "1234 $HOME 1234" > who'), NodeServices("n1", docker_runtime)
+    )
     assert (rollout.reward, rollout.error) == (reward, None), rollout.reason
 
 
@@ -90,7 +93,7 @@ async def test_a_user_that_the_image_does_not_know_is_the_tasks_fault(
 ) -> None:
     bundle = load_files(written('"alice"'))
     await ensure_image(bundle, images)
-    rollout = await run_episode(order(), bundle, docker_runtime, run("true"), node="n1")
+    rollout = await run_episode(order(), bundle, run("true"), NodeServices("n1", docker_runtime))
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.error.retryable, rollout.reward) == (Origin.TASK, False, None)
     assert "user alice" in rollout.error.message
@@ -154,8 +157,8 @@ async def test_steps_are_taken_one_after_the_other_in_one_sandbox(
         toml = f'artifacts = ["/app/first", "/app/third"]\n{toml}[verifier]\nenvironment_mode = "separate"\n'
     bundle = load_files({**STEPS, "task.toml": toml})
     await ensure_image(bundle, images)
-    oracle = make_policy(PolicySpec("oracle"), bundle, seed=0)
-    rollout = await run_episode(order(), bundle, docker_runtime, oracle, node="n1")
+    oracle = OraclePolicy(bundle)
+    rollout = await run_episode(order(), bundle, oracle, NodeServices("n1", docker_runtime))
     assert rollout.reward == 1.0, (rollout.reason, rollout.error)
     assert [rollout.reward_components[f"step_{number}"] for number in (1, 2)] == [1.0, 1.0]
     # Files and time go on, processes and what a shell knows do not; of a step's tests nothing is ever there.
@@ -165,18 +168,18 @@ async def test_steps_are_taken_one_after_the_other_in_one_sandbox(
         say(call("bash", {"command": "echo ${KEPT:-gone}; pgrep sleep; ls /tests /logs/verifier; cat second"})),
         say(call("submit", {})),
     )
-    rollout = await run_episode(order(), bundle, docker_runtime, halves, node="n1")
+    rollout = await run_episode(order(), bundle, halves, NodeServices("n1", docker_runtime))
     seen = rollout.turns[2].tool_uses[0].result
     assert "gone" in seen
     assert seen.count("No such file") == 2
     assert "2" in seen
     assert (rollout.reward, rollout.reward_components["steps_begun"]) == (0.5, 2.0)
-    barred = await run_episode(order(), bundle, docker_runtime, run("echo 2 > first"), node="n1")
+    barred = await run_episode(order(), bundle, run("echo 2 > first"), NodeServices("n1", docker_runtime))
     assert (barred.reward, barred.reward_components["steps_begun"]) == (0.0, 1.0)
     broken = Scripted(
         say(call("bash", {"command": "echo 1 > first; mkdir setup.sh"})),
         say(call("submit", {})),
     )
-    rollout = await run_episode(order(), bundle, docker_runtime, broken, node="n1")
+    rollout = await run_episode(order(), bundle, broken, NodeServices("n1", docker_runtime))
     assert (rollout.reward, rollout.reward_components["step_2"]) == (0.5, 0.0)
     assert not [name async for name in docker_runtime.living()]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from farm.core.rollout import check
-from farm.episode import EpisodeEvent, EventKind, run_episode
+from farm.episode import EpisodeEvent, EventKind, NodeServices, run_episode
 from farm.policy.base import Reply
 from farm.tasks.bundle import TaskBundle
 from sandboxes import DockerRuntime
@@ -71,7 +71,7 @@ async def test_the_policy_reaches_what_its_task_names_and_nobody_does_while_it_i
         once_it_came_back,
     )
     bundle = networked(tiny_image, far)
-    rollout = await run_episode(order(), bundle, docker_runtime, policy, node="n1", on_event=watch)
+    rollout = await run_episode(order(), bundle, policy, NodeServices("n1", docker_runtime), on_event=watch)
     check(rollout)
     assert rollout.reward == 1.0
     worked, refused, *_ = rollout.turns[0].tool_uses

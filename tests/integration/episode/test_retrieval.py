@@ -7,9 +7,10 @@ import pytest
 
 from farm.core.retrieval import FileLines, Retrieval
 from farm.core.rollout import Status, check
-from farm.episode import run_episode
+from farm.episode import NodeServices, run_episode
 from farm.grading import decide_answer
 from farm.task_generation.retrieval import RetrievalSpec, RetrievalSummary, RetrievalTask, make_retrieval
+from farm.task_generation.services import GenerationServices
 from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle, load_task, sandbox_spec
 from sandboxes.images.store import ImageStore
@@ -68,7 +69,7 @@ async def test_a_policy_that_reads_side_by_side_finds_it(docker_runtime: DockerR
         call("glob", {"pattern": "*"}),
     )
     answer = say(call("answer", {"files": [{"path": "/repo/tiny.py", "lines": [[1, 2]]}]}))
-    rollout = await run_episode(order(), bundle, docker_runtime, Scripted(looks, answer), node="n1")
+    rollout = await run_episode(order(), bundle, Scripted(looks, answer), NodeServices("n1", docker_runtime))
     check(rollout)
     assert rollout.status is Status.COMPLETED
     assert [use.error_kind for use in rollout.turns[0].tool_uses] == [None, None, None, "over_limit"]
@@ -88,10 +89,10 @@ async def test_one_is_made_of_a_task_and_proven_fit(
     assert bundle.task.retrieval == Retrieval(2, 3, 2.0, (FileLines("tiny.py", ((2, 2),)),))
     assert bundle.task.tools == ()
     again = await make_retrieval(
-        RetrievalSpec([source], tmp_path / "out"), state_dir=tmp_path, images=images, runtime=docker_runtime, say=print
+        RetrievalSpec([source], tmp_path / "out"), GenerationServices(tmp_path, images, docker_runtime, print)
     )
     assert again == RetrievalSummary(there=[tmp_path / "out" / "tiny-retrieval"])
-    finding = await validate(bundle, images=images, runtime=docker_runtime, say=lambda line: None)
+    finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=lambda line: None)
     assert finding.problems == []
     assert finding.nop == [0.0, 0.0, 0.0]
     assert finding.gold == [1.0, 1.0, 1.0]
@@ -99,9 +100,9 @@ async def test_one_is_made_of_a_task_and_proven_fit(
         bundle.task.retrieval, expected=(FileLines("gone.py", ((1, 1),)), FileLines("tiny.py", ((2, 9),)))
     )
     unfit = replace(bundle, task=replace(bundle.task, retrieval=further))
-    finding = await validate(unfit, images=images, runtime=docker_runtime, say=lambda line: None)
+    finding = await validate(unfit, images=images, runtime=docker_runtime, on_progress=lambda line: None)
     assert finding.problems[0].startswith("gone.py is expected, and cannot be read: ")
-    assert finding.problems[1:] == ["line 9 of tiny.py is expected, which has 2"]
+    assert finding.problems[1:] == ["line 9 of tiny.py is expected, which has 2 lines"]
 
 
 async def test_a_task_that_none_can_be_made_of_does_not_stop_the_others(
@@ -109,10 +110,10 @@ async def test_a_task_that_none_can_be_made_of_does_not_stop_the_others(
 ) -> None:
     (source / "solution" / "solve.sh").write_text("echo new > /repo/only_new.py\n")
     wish = RetrievalSpec([source, tmp_path / "none"], tmp_path / "out")
-    outcome = await make_retrieval(wish, state_dir=tmp_path, images=images, runtime=docker_runtime, say=print)
+    outcome = await make_retrieval(wish, GenerationServices(tmp_path, images, docker_runtime, print))
     assert outcome.made == []
     assert len(outcome.problems) == 2
-    assert "changes no line that was there" in outcome.problems[0]
+    assert "changes no existing line" in outcome.problems[0]
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 
@@ -154,7 +155,7 @@ async def test_plain_harbors_verifier_gives_the_same_reward(
 
 async def made(out: Path, source: Path, images: ImageStore, runtime: DockerRuntime) -> TaskBundle:
     wish = RetrievalSpec([source], out / "out", calls_per_turn=2, max_turns=3, beta=2.0)
-    outcome = await make_retrieval(wish, state_dir=out, images=images, runtime=runtime, say=lambda line: None)
+    outcome = await make_retrieval(wish, GenerationServices(out, images, runtime, lambda line: None))
     directory = out / "out" / "tiny-retrieval"
     assert outcome == RetrievalSummary(made=[RetrievalTask(directory, files=1, ranges=1)])
     assert list((out / "out").iterdir()) == [directory]

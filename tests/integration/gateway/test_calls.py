@@ -231,12 +231,15 @@ async def test_only_tasks_that_were_found_fit_run_if_that_is_asked_for(place: Pl
     body = {"taskset": "demo", "policy": "nop", "group_size": 1, "only_fit": True}
     answer = await place.post("/v1/runs", body)
     assert problem(answer) == (422, "taskset")
-    assert "validated.json: is not there, and only what it calls fit was asked for; make it: " in answer.text
+    assert "validated.json: is missing, and only tasks that it calls fit were requested; make it: " in answer.text
     known = ValidatedTask(digest=task.digest, image=task.image, image_digest="sha256:1", fit=False, reasons=("gold",))
     write_validated(place.path / "tasksets" / "demo", {task.id: known})
     answer = await place.post("/v1/runs", body)
     assert problem(answer) == (422, "taskset")
-    assert f"none of its tasks is fit ({task.id} was found unfit (gold)); look again with" in answer.json()["detail"]
+    assert (
+        f"none of its tasks is fit ({task.id} was validated as unfit (gold)); validate again with"
+        in answer.json()["detail"]
+    )
     write_validated(place.path / "tasksets" / "demo", {task.id: known.model_copy(update={"fit": True})})
     answer = await place.post("/v1/runs", body)
     assert (answer.status_code, answer.json()["left_out"]) == (201, [])

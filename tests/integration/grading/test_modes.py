@@ -6,7 +6,7 @@ import pytest
 
 from farm.core.rollout import Rollout, StopReason, check
 from farm.core.task import GradingMode
-from farm.episode import run_episode
+from farm.episode import NodeServices, run_episode
 from farm.grading.errors import ChangeRefused
 from farm.grading.sandboxes import drop_bytecode
 from farm.policy.base import Reply
@@ -50,7 +50,7 @@ SET_UP = bash("echo 'answer = 42' > /etc/answer.conf")
 
 
 async def episode(runtime: EitherRuntime, image: str, mode: GradingMode, *steps: Reply) -> Rollout:
-    rollout = await run_episode(order(), bundle(image, mode), runtime, Scripted(*steps, DONE), node="n1")
+    rollout = await run_episode(order(), bundle(image, mode), Scripted(*steps, DONE), NodeServices("n1", runtime))
     check(rollout)
     assert await living(runtime) == set()
     return rollout
@@ -145,7 +145,7 @@ async def test_what_is_protected_and_taken_away_is_the_policys_doing(
     made = bundle(tiny_image, mode)
     verifier = replace(made.task.verifier, protected=("tests/", "notes.bin"))
     made = replace(made, task=replace(made.task, verifier=verifier))
-    rollout = await run_episode(order(), made, either_runtime, Scripted(bash(taken), DONE), node="n1")
+    rollout = await run_episode(order(), made, Scripted(bash(taken), DONE), NodeServices("n1", either_runtime))
     check(rollout)
     assert (rollout.reward, rollout.error, rollout.stop_reason) == (0.0, None, StopReason.AGENT_DONE), rollout.reason
     assert await living(either_runtime) == set()
@@ -194,7 +194,9 @@ async def test_a_protected_file_is_put_back_also_where_size_and_time_were_kept(
     verifier = replace(made.task.verifier, mode=mode, pass_to_pass=(), protected=("notes.bin",))
     tests = {"tests/test_tiny.py": BundleFile(READS_NOTES)}
     reads = replace(made, task=replace(made.task, verifier=verifier), tests=tests)
-    rollout = await run_episode(order(), reads, either_runtime, Scripted(bash(f"python3 -c '{KEPT}'"), DONE), node="n1")
+    rollout = await run_episode(
+        order(), reads, Scripted(bash(f"python3 -c '{KEPT}'"), DONE), NodeServices("n1", either_runtime)
+    )
     assert (rollout.reward, rollout.error) == (0.0, None), rollout.reason
     assert rollout.reward_components["protected_paths_touched"] == 1.0
     assert "notes.bin" in rollout.patch

@@ -8,7 +8,7 @@ import pytest
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat, Verifier
 from farm.core.test_frameworks import FRAMEWORKS
-from farm.grading import Verdict, grade
+from farm.grading import GradingRequest, Verdict, grade
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.support.farm.tiny import BROKEN, MENDED, task
@@ -62,7 +62,7 @@ def bundle(image: str, kind: ReportFormat) -> TaskBundle:
 
 async def judged(runtime: DockerRuntime, image: str, kind: ReportFormat, tiny: str) -> Verdict:
     change = Change((FileChange("tiny.py", ChangeKind.WRITE, tiny.encode()),))
-    return await grade(bundle(image, kind), change, runtime, verify_s=None, rng=random.Random(7))
+    return await grade(GradingRequest(bundle(image, kind), change, runtime, rng=random.Random(7)))
 
 
 @pytest.mark.parametrize("kind", KINDS)

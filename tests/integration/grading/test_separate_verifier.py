@@ -6,7 +6,7 @@ import pytest
 
 from farm.core.rollout import Rollout
 from farm.core.task import Artifact, Collect
-from farm.episode import run_episode
+from farm.episode import NodeServices, run_episode
 from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle, ensure_image, pack, unpack
 from sandboxes.images.store import ImageStore
@@ -64,7 +64,7 @@ def written(verifier: str = 'environment_mode = "separate"', *, own_image: bool 
 async def after(command: str, bundle: TaskBundle, runtime: DockerRuntime) -> Rollout:
     """An episode in which a policy gives that command, and submits."""
     policy = Scripted(say(call("bash", {"command": command})), say(call("submit", {})))
-    rollout = await run_episode(order(), bundle, runtime, policy, node="n1")
+    rollout = await run_episode(order(), bundle, policy, NodeServices("n1", runtime))
     assert not [name async for name in runtime.living()]
     return rollout
 
@@ -82,7 +82,7 @@ async def test_only_artifacts_reach_the_verifier(
     assert (separate.image == bundle.task.image) is not own_image
     assert [type(hook) for hook in separate.collect] == [Collect]
     assert unpack(pack(bundle)) == bundle
-    finding = await validate(bundle, images=images, runtime=docker_runtime, say=lambda line: None)
+    finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=lambda line: None)
     assert finding.problems == []
     assert (set(finding.nop), set(finding.gold)) == ({0.0}, {1.0})
 

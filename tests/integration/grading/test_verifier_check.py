@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from farm.core.run import EpisodeLimits
+from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat
-from farm.grading import UnfitTask, VerifierCheck, VerifierError
+from farm.grading import GradingRequest, UnfitTask, VerifierCheck, VerifierError
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.support.farm.tiny import task
@@ -40,7 +40,7 @@ async def test_an_image_that_cannot_run_its_tests_is_unfit(
     sound, unfit = VerifierCheck(), bundle(tiny_image, report, command, script)
     for _ in range(2):
         with pytest.raises(UnfitTask, match=f"with nothing changed, .*{why}"):
-            await sound.require(unfit, "sha256:1", docker_runtime, EpisodeLimits())
+            await sound.require(GradingRequest(unfit, Change(), docker_runtime), "sha256:1")
 
 
 FIT = {
@@ -56,7 +56,7 @@ async def test_tests_that_fail_with_nothing_changed_are_fit(
 ) -> None:
     fit = bundle(tiny_image, *FIT[name])
     fit = replace(fit, task=replace(fit.task, verifier=replace(fit.task.verifier, mode=mode)))
-    await VerifierCheck().require(fit, "sha256:1", docker_runtime, EpisodeLimits())
+    await VerifierCheck().require(GradingRequest(fit, Change(), docker_runtime), "sha256:1")
 
 
 async def test_a_command_that_does_not_end_in_time_is_tried_again(
@@ -64,7 +64,7 @@ async def test_a_command_that_does_not_end_in_time_is_tried_again(
 ) -> None:
     slow, sound = bundle(tiny_image, ReportFormat.EXIT_CODE, "sleep 60"), VerifierCheck()
     with pytest.raises(VerifierError, match="did not end") as caught:
-        await sound.require(slow, "sha256:1", docker_runtime, EpisodeLimits(verify_s=0.2))
+        await sound.require(GradingRequest(slow, Change(), docker_runtime, verify_s=0.2), "sha256:1")
     assert caught.value.retryable
     quick = replace(slow, task=replace(slow.task, verifier=replace(slow.task.verifier, command="exit 1")))
-    await sound.require(quick, "sha256:1", docker_runtime, EpisodeLimits())
+    await sound.require(GradingRequest(quick, Change(), docker_runtime), "sha256:1")

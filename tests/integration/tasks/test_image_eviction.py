@@ -192,7 +192,7 @@ async def test_a_build_that_meets_a_full_disk_gets_room(
 ) -> None:
     await made(images, uses, *(task(name, 60) for name in "cba"))
     shelf = ImageCache(
-        partial(ensure_image, images=images), [f"{TASK_PREFIX}{name}:1" for name in "abc"], keeper=keeper
+        partial(ensure_image, images=images), [f"{TASK_PREFIX}{name}:1" for name in "abc"], evictor=keeper
     )
     with shelf.pin(f"{TASK_PREFIX}c:1"):
         await shelf.ensure(task("new", 160))
@@ -256,7 +256,7 @@ async def test_a_pull_that_meets_a_full_disk_gets_room(
     images: ImageStore, uses: ImageUses, keeper: ImageRetention, registry: Registry
 ) -> None:
     await made(images, uses, *(task(name, 60) for name in "cba"))
-    shelf = ImageCache(partial(ensure_image, images=images), keeper=keeper)
+    shelf = ImageCache(partial(ensure_image, images=images), evictor=keeper)
     registry.put("new", bytes(100 * MIB))
     await shelf.ensure(pulled_task(registry.name("new")))
     assert await images.inspect(registry.name("new"))
@@ -278,7 +278,7 @@ async def test_who_met_the_end_of_the_disk_gets_more_than_there_was(
 async def test_a_disk_that_holds_nothing_to_remove_is_full(
     images: ImageStore, keeper: ImageRetention, registry: Registry
 ) -> None:
-    shelf = ImageCache(partial(ensure_image, images=images), keeper=keeper)
+    shelf = ImageCache(partial(ensure_image, images=images), evictor=keeper)
     registry.put("huge", bytes(DISK_MIB * MIB))
     with pytest.raises(DiskFull, match=r"no space left on device.*farm images gc"):
         await shelf.ensure(pulled_task(registry.name("huge")))

@@ -131,13 +131,15 @@ async def test_an_imported_row_is_a_fit_task(
         row = row | {"base_commit": await first_commit(image, "/app", docker_client)}
     source = tmp_path / "rows.jsonl"
     source.write_text(json.dumps(row) + "\n")
-    summary = import_all(ImportOptions(format_, source, tmp_path / "out"), state_dir=tmp_path, say=lambda line: None)
+    summary = import_all(
+        ImportOptions(format_, source, tmp_path / "out"), state_dir=tmp_path, on_progress=lambda line: None
+    )
     (taken,) = summary.taken
     assert taken.image == image
     bundle = load_task(taken.directory, state_dir=tmp_path)
     removed_later(bundle.task.image)
 
-    finding = await validate(bundle, images=images, runtime=docker_runtime, say=lambda line: None)
+    finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=lambda line: None)
     assert finding.problems == []
     assert (set(finding.nop), set(finding.gold)) == ({0.0}, {1.0})
     rollouts = [await run_local_episode(kind, bundle, docker_runtime) for kind in ("oracle", "nop")]
@@ -203,4 +205,4 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "refused: rows.jsonl, line 2 (a__b-2): patch: changes nothing" in again.stdout
     odd = subprocess.run([*command[:5], "odd", *command[6:]], capture_output=True, text=True, cwd=tmp_path)
     assert odd.returncode == 2
-    assert "'odd' is no format; choose one of harbor, swebench" in odd.stderr
+    assert "'odd' is not a format; choose one of harbor, swebench" in odd.stderr

@@ -139,7 +139,7 @@ async def test_tasks_of_a_repository_of_ones_own(
     async def make(out: Path) -> list[GenerationStats]:
         maker = TaskGenerator(repository, out, 7, bench)
         await maker.make(wanted)
-        return maker.yields
+        return maker.stats
 
     faults, features = await make(tmp_path / "out")
     assert len(faults.tasks) == 3
@@ -160,7 +160,7 @@ async def test_tasks_of_a_repository_of_ones_own(
 
     bundle = load_task(directories[0], state_dir=tmp_path)
     try:
-        finding = await validate(bundle, images=images, runtime=docker_runtime, say=said.append, once=True)
+        finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=said.append, once=True)
         assert finding.problems == []
         await _look_inside(bundle.task.workspace, await gold_change(bundle, docker_runtime), docker_runtime, bundle)
     finally:

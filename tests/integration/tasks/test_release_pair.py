@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.task_generation.release_pair import ReleasePairSpec, make_release_pair
+from farm.task_generation.services import GenerationServices
 from farm.task_validation.validate import validate
 from farm.tasks import TaskError, ensure_image, load_task, load_taskset, pack, unpack
 from sandboxes.images.store import ImageStore
@@ -81,7 +82,7 @@ async def test_a_task_is_made_and_found_fit(
     said: list[str] = []
     out = tmp_path / f"made-{secrets.token_hex(4)}"
     wish = ReleasePairSpec("pathspec", "0.11.0", "0.11.1", out)
-    made = await make_release_pair(wish, state_dir=sources, images=images, runtime=docker_runtime, say=said.append)
+    made = await make_release_pair(wish, GenerationServices(sources, images, docker_runtime, said.append))
     assert made.fail_to_pass == ("tests/test_gitignore.py::GitIgnoreSpecTest::test_07_issue_74",)
     assert len(made.pass_to_pass) == 90
     assert made.flaky == ()
@@ -90,14 +91,14 @@ async def test_a_task_is_made_and_found_fit(
         assert "pathspec/" not in bundle.task.instruction
         info = await ensure_image(bundle, images)
         assert (await ensure_image(bundle, images)).digest == info.digest
-        finding = await validate(bundle, images=images, runtime=docker_runtime, say=said.append)
+        finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=said.append)
         assert finding.problems == []
         assert (set(finding.nop), finding.flaky) == ({0.0}, [])
         assert finding.gold[0] == finding.gold[2] == 1.0  # in random order its tests need not pass
     finally:
         await images.remove(bundle.task.image)
     with pytest.raises(TaskError, match="exists already"):
-        await make_release_pair(wish, state_dir=sources, images=images, runtime=docker_runtime, say=said.append)
+        await make_release_pair(wish, GenerationServices(sources, images, docker_runtime, said.append))
 
 
 async def test_an_unfit_task_is_refused_with_the_names(
@@ -110,7 +111,7 @@ async def test_an_unfit_task_is_refused_with_the_names(
     mend.write_text(mend.read_text() + moved)
     keep.write_text("".join([missing, *rest]))
     bundle = load_task(task, state_dir=sources)
-    finding = await validate(bundle, images=images, runtime=docker_runtime, say=lambda line: None)
+    finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=lambda line: None)
     assert not finding.fit
     assert f"{moved.strip()} passes with nothing done" in finding.problems
     assert f"{missing.strip()} does not pass with the gold solution" in finding.problems

@@ -23,10 +23,10 @@ def farm(*words: object, state_dir: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("tasks/x/..", "tasks/x/..: is there already; choose another name"),
-        (".", ".: is there already; choose another name"),
-        ("tasks/My Task", "tasks/My Task: 'My Task' is no task name; use letters"),
-        ("file/one", "file/one: cannot be made ("),
+        ("tasks/x/..", "tasks/x/..: exists already; choose another name"),
+        (".", ".: exists already; choose another name"),
+        ("tasks/My Task", "tasks/My Task: 'My Task' is not a task name; use letters"),
+        ("file/one", "file/one: cannot be written ("),
     ],
 )
 def test_a_place_where_none_can_be_is_refused_in_one_line_and_left_as_it_was(
@@ -60,10 +60,10 @@ def test_it_is_fit_and_never_written_over(tmp_path: Path) -> None:
     (finding,) = json.loads(leaky.stdout)["tasks"]
     assert (leaky.returncode, finding["fit"]) == (1, False)
     assert "kept.txt holds" in " ".join(finding["problems"])
-    assert any(note.startswith("environment.allow_internet is not heeded") for note in finding["notes"])
+    assert any(note.startswith("environment.allow_internet is ignored") for note in finding["notes"])
     odd = farm("new", tmp_path / "free apples", state_dir=tmp_path / "state")
-    assert (odd.returncode, "is no task name" in odd.stderr) == (1, True), odd.stderr
+    assert (odd.returncode, "is not a task name" in odd.stderr) == (1, True), odd.stderr
     assert not (tmp_path / "free apples").exists()
     again = farm("new", task, state_dir=tmp_path / "state")
     assert again.returncode == 1
-    assert "is there already; choose another name" in again.stderr.replace("\n", " ")
+    assert "exists already; choose another name" in again.stderr.replace("\n", " ")

@@ -16,7 +16,7 @@ from farm.config import BuildOptions
 from farm.task_generation.progress_log import ProgressLog
 from farm.task_generation.scaffold import scaffold_task
 from farm.task_validation.result import Reason, ValidationResult
-from farm.task_validation.validate_set import ValidationContext, journal_path, validate_set, validated_tasks
+from farm.task_validation.validate_set import ValidationContext, log_path, validate_set, validated_tasks
 from farm.tasks import TaskError, load_task
 from farm.tasks.validation_file import read_validated, refuse_unvalidated, set_digest
 from sandboxes.images.store import ImageStore
@@ -111,7 +111,7 @@ def test_what_is_flaky_is_found_mended_and_checked_by_runs(tmp_path: Path) -> No
     mend = found["mendable"]
     assert (mend["fit"], mend["problems"], mend["order_dependent"]) == (True, [], [])
     assert FLAKY in mend["removed"]
-    assert f"mendable: {FLAKY} is flaky and was taken out of pass_to_pass" in written.stderr
+    assert f"mendable: {FLAKY} is flaky and was removed from pass_to_pass" in written.stderr
     assert mend["wrong"] > 4
     text = mendable.joinpath("task.toml").read_text()
     bundle = load_task(mendable, state_dir=state)
@@ -128,7 +128,7 @@ def test_what_is_flaky_is_found_mended_and_checked_by_runs(tmp_path: Path) -> No
     digests = {name: load_task(tasks / name, state_dir=state).task.digest for name in report.tasks}
     assert report.digest == document["digest"] == set_digest(digests)
     refuse_unvalidated(tasks, {"mendable": bundle.task.digest})
-    with pytest.raises(TaskError, match="hopeless: was found unfit"):
+    with pytest.raises(TaskError, match="hopeless: was validated as unfit"):
         refuse_unvalidated(tasks, digests)
 
 
@@ -153,7 +153,7 @@ async def test_an_image_that_cannot_be_had_is_a_fault_of_its_task_alone(tmp_path
         finally:
             await store.close()
     assert (away.fit, away.judged, away.reasons) == (False, False, [Reason.MACHINE])
-    assert "its image cannot be had just now: " in away.problems[0]
+    assert "its image is not available now: " in away.problems[0]
     assert (never.fit, never.judged, never.reasons) == (False, True, [Reason.TASK])
     assert "away" not in validated_tasks([away, never])
 
@@ -164,7 +164,7 @@ async def test_a_set_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> No
     bundle = load_task(task, state_dir=tmp_path)
     known = ValidationResult("known", bundle.task.digest, bundle.task.image, gold=[1.0], timeout_s=30.0)
     known.refuse(Reason.CHEAT, "a cheat")
-    kept = journal_path(tmp_path / "tasks", tmp_path)
+    kept = log_path(tmp_path / "tasks", tmp_path)
     ProgressLog(kept).put(bundle.task.digest, asdict(known))
     nothing = ImageStore("tcp://127.0.0.1:1", read_build_settings())  # whoever asks it fails
     heard: list[str] = []

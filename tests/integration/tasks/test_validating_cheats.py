@@ -44,7 +44,7 @@ def graded(files: Mapping[str, str], mode: str) -> Mapping[str, str]:
 @pytest.fixture
 def judge(load_files: Load, images: ImageStore, docker_runtime: DockerRuntime) -> Judge:
     async def judge(files: Mapping[str, str]) -> ValidationResult:
-        return await validate(load_files(files), images=images, runtime=docker_runtime, say=lambda line: None)
+        return await validate(load_files(files), images=images, runtime=docker_runtime, on_progress=lambda line: None)
 
     return judge
 

@@ -17,7 +17,7 @@ import pytest
 from sandboxes import OciRuntime, RuntimeUnavailable, SandboxSpec, SpecError
 from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
 from sandboxes.docker_engine.api import Engine
-from sandboxes.ownership.owner import LOOK_S, LOOKS, Identity, Owner, bury_if_dead, group_of, owner_names
+from sandboxes.ownership.owner import LOCK_RETRY_S, LOCK_TRIES, Identity, Owner, bury_if_dead, group_of, owner_names
 from sandboxes.runtimes.reaper import reap
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.support.outside import EitherRuntime, backing_files
@@ -101,7 +101,7 @@ async def other(
 
 
 @pytest.mark.docker
-async def test_what_a_killed_owner_left_goes(
+async def test_leftovers_of_killed_owner_are_removed(
     either_runtime: EitherRuntime, state_dir: Path, other: OwnerProcess
 ) -> None:
     left = await other.line()
@@ -112,7 +112,7 @@ async def test_what_a_killed_owner_left_goes(
 
 
 @pytest.mark.docker
-async def test_an_owner_killed_in_mid_boot_leaves_nothing(
+async def test_owner_killed_during_boot_leaves_nothing(
     either_runtime: EitherRuntime, state_dir: Path, other: OwnerProcess
 ) -> None:
     await other.kill()
@@ -120,7 +120,7 @@ async def test_an_owner_killed_in_mid_boot_leaves_nothing(
 
 
 @pytest.mark.docker
-async def test_what_is_being_made_stays(either_runtime: EitherRuntime, test_image: str) -> None:
+async def test_sandbox_during_boot_is_not_reaped(either_runtime: EitherRuntime, test_image: str) -> None:
     """Boots and reapers at the same time, again and again."""
     stop = asyncio.Event()
 
@@ -138,7 +138,7 @@ async def test_what_is_being_made_stays(either_runtime: EitherRuntime, test_imag
 
 
 @pytest.mark.docker
-async def test_reapers_at_once_do_not_stumble(
+async def test_concurrent_reapers_do_not_fail(
     either_runtime: EitherRuntime, state_dir: Path, other: OwnerProcess
 ) -> None:
     await other.line()
@@ -155,14 +155,14 @@ async def test_reapers_at_once_do_not_stumble(
 
 
 @pytest.mark.docker
-async def test_an_owner_that_returns_finds_what_it_left(
+async def test_returning_owner_finds_its_sandboxes(
     either_runtime: EitherRuntime, state_dir: Path, toolbox: Toolbox, test_image: str
 ) -> None:
     """Within its grace: reapers of other tests go over the whole machine meanwhile."""
     other = await OwnerProcess.start(either_runtime.name, state_dir, "other", toolbox, test_image, grace_s=WAIT_S)
     assert await other.line() == "open"
     left = await other.line()
-    with pytest.raises(RuntimeUnavailable, match="lives in another process"):
+    with pytest.raises(RuntimeUnavailable, match="is claimed by another process"):
         await type(either_runtime).open(state_dir=state_dir, owner="other", toolbox=toolbox)
     await other.kill()
     runtime = await type(either_runtime).open(state_dir=state_dir, owner="other", toolbox=toolbox)
@@ -189,7 +189,7 @@ async def test_close_leaves_nothing(
 
 
 @pytest.mark.docker
-async def test_the_disk_of_a_dead_owner_goes_with_what_stood_on_it(
+async def test_disk_of_dead_owner_is_removed(
     oci_runtime: OciRuntime, state_dir: Path, toolbox: Toolbox, test_image: str
 ) -> None:
     process = await OwnerProcess.start("oci", state_dir, "other", toolbox, test_image)
@@ -202,7 +202,7 @@ async def test_the_disk_of_a_dead_owner_goes_with_what_stood_on_it(
     assert await eventually(lambda: disk not in backing_files())
 
 
-def test_a_claim_is_exclusive_and_ends_with_release(state_dir: Path) -> None:
+def test_claim_is_exclusive_until_release(state_dir: Path) -> None:
     owner = Owner.claim(state_dir, "one")
     with pytest.raises(RuntimeUnavailable):
         Owner.claim(state_dir, "one")
@@ -214,7 +214,7 @@ def test_a_claim_is_exclusive_and_ends_with_release(state_dir: Path) -> None:
     Owner.claim(state_dir, "one").release()
 
 
-def test_a_dead_owner_that_returns_while_it_is_buried_waits(state_dir: Path) -> None:
+def test_claim_waits_for_running_removal(state_dir: Path) -> None:
     with bury_if_dead(state_dir, "never-was") as dead:
         assert dead
     owner = Owner.claim(state_dir, "one")
@@ -229,14 +229,14 @@ def test_a_dead_owner_that_returns_while_it_is_buried_waits(state_dir: Path) -> 
         assert dead
         returning = another.submit(Owner.claim, state_dir, "two")
         with pytest.raises(TimeoutError):
-            returning.result(timeout=10 * LOOKS * LOOK_S)
+            returning.result(timeout=10 * LOCK_TRIES * LOCK_RETRY_S)
     assert not returning.result().inherited
     returning.result().release()
     assert owner_names(state_dir) == ["one"]
     owner.release()
 
 
-def test_a_burial_that_fails_leaves_the_estate(state_dir: Path) -> None:
+def test_failed_removal_keeps_directory(state_dir: Path) -> None:
     (state_dir / "owners" / "gone").mkdir(parents=True)
     with pytest.raises(ZeroDivisionError), bury_if_dead(state_dir, "gone"):
         raise ZeroDivisionError
@@ -246,7 +246,7 @@ def test_a_burial_that_fails_leaves_the_estate(state_dir: Path) -> None:
     assert owner_names(state_dir) == []
 
 
-def test_a_dead_owners_directory_goes_however_deep_it_is(state_dir: Path) -> None:
+def test_deep_directory_of_dead_owner_is_removed(state_dir: Path) -> None:
     """Where its disk is a plain directory, what its sandboxes wrote lies there."""
     home = state_dir / "owners" / "gone"
     home.mkdir(parents=True)
@@ -263,13 +263,13 @@ def test_a_dead_owners_directory_goes_however_deep_it_is(state_dir: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "x" * 33, "new\nline"])
-def test_names_that_are_no_names(state_dir: Path, name: str) -> None:
+def test_invalid_owner_names_are_refused(state_dir: Path, name: str) -> None:
     with pytest.raises(SpecError):
         Owner.claim(state_dir, name)
     with bury_if_dead(state_dir, name) as dead:
         assert not dead
 
 
-def test_a_state_dir_that_cannot_be_made() -> None:
+def test_unusable_state_dir_is_refused() -> None:
     with pytest.raises(RuntimeUnavailable, match="state_dir"):
         Owner.claim(Path("/proc/no"))

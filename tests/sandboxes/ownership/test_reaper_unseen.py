@@ -48,7 +48,7 @@ def reap_where_hidden(hidden: Path) -> None:
     subprocess.run(command, check=True)
 
 
-async def test_who_lives_where_a_reaper_cannot_see_stays(
+async def test_living_owner_in_unseen_state_dir_is_kept(
     either_runtime: EitherRuntime, state_dir: Path, test_image: str
 ) -> None:
     async with either_runtime.scope(SandboxSpec(test_image)) as sandbox:
@@ -62,7 +62,7 @@ def is_there(client: docker.DockerClient, owner: Identity, sandbox_id: str) -> b
     return bool(named) or sandbox_id in Cgroups(find_hierarchies(), group_of(owner)).names()
 
 
-async def test_another_directory_at_the_same_path_is_another_owners(
+async def test_same_path_with_other_seal_is_another_owner(
     either_runtime: EitherRuntime,
     docker_client: docker.DockerClient,
     tmp_path: Path,
@@ -93,12 +93,12 @@ async def test_another_directory_at_the_same_path_is_another_owners(
         await runtime.close()
 
 
-def test_a_lock_tells_who_lives_wherever_its_file_lies(tmp_path: Path) -> None:
+def test_kernel_lock_list_proves_life(tmp_path: Path) -> None:
     asker, place = tmp_path / "asker", tmp_path / "place"
     owner = Owner.claim(place)
     assert not is_dead_by_trace(owner.identity, [owner.trace], asker)
     os.rename(place, tmp_path / "elsewhere")
-    assert not owner.identity.is_seen
+    assert not owner.identity.is_state_dir_visible
     assert not is_dead_by_trace(owner.identity, [owner.trace], asker)
     os.rename(tmp_path / "elsewhere", place)
     owner.release()
@@ -106,7 +106,7 @@ def test_a_lock_tells_who_lives_wherever_its_file_lies(tmp_path: Path) -> None:
     assert list((asker / "owners" / ".missed").iterdir()) == []
 
 
-def test_grace_holds_for_those_who_are_not_seen(tmp_path: Path) -> None:
+def test_grace_applies_to_unseen_owners(tmp_path: Path) -> None:
     owner = Owner.claim(tmp_path / "place", "agent", grace_s=300.0)
     owner.release()
     asker = tmp_path / "asker"
@@ -114,7 +114,7 @@ def test_grace_holds_for_those_who_are_not_seen(tmp_path: Path) -> None:
     assert told == [False, False, True]
 
 
-def test_nobody_outlives_a_boot_and_who_cannot_be_told_of_stays(tmp_path: Path) -> None:
+def test_unknown_owner_is_kept_until_reboot(tmp_path: Path) -> None:
     owner = Owner.claim(tmp_path / "place")
     owner.release()
     boot, grace, pids, lock = owner.trace.split(" ")
@@ -131,7 +131,7 @@ def test_nobody_outlives_a_boot_and_who_cannot_be_told_of_stays(tmp_path: Path) 
     assert subprocess.run(inside, check=True, capture_output=True, text=True).stdout == "False\n"
 
 
-def test_a_file_that_got_the_number_of_a_deleted_lock_keeps_nobody_alive(tmp_path: Path) -> None:
+def test_reused_lock_inode_does_not_prove_life(tmp_path: Path) -> None:
     """One of the asker's own, that is: of another's nobody can tell."""
     asker = Owner.claim(tmp_path / "asker", "agent")
     other = Owner.claim(tmp_path / "other")
@@ -146,13 +146,13 @@ def test_a_file_that_got_the_number_of_a_deleted_lock_keeps_nobody_alive(tmp_pat
         other.release()
 
 
-def test_who_was_claimed_before_the_seal_was_lost_lives(tmp_path: Path) -> None:
+def test_owner_claimed_before_seal_loss_lives(tmp_path: Path) -> None:
     owner = Owner.claim(tmp_path)
     (tmp_path / "owners" / ".seal").unlink()
     (tmp_path / "owners" / "stray").touch()
     asker = Owner.claim(tmp_path)
     try:
-        assert not owner.identity.is_seen
+        assert not owner.identity.is_state_dir_visible
         assert not is_dead_by_trace(owner.identity, [owner.trace], tmp_path)
     finally:
         asker.release()

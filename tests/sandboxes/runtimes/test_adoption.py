@@ -76,7 +76,7 @@ async def adopted(runtime: Runtime) -> dict[str, Sandbox]:
     return {sandbox.id: sandbox for sandbox in await runtime.adopt()}
 
 
-async def test_what_lived_is_found_as_it_was(owner: OwnerProcess, come_back: Open, test_image: str) -> None:
+async def test_living_sandbox_is_adopted_unchanged(owner: OwnerProcess, come_back: Open, test_image: str) -> None:
     one = await owner.told("create", test_image, [])
     other = await owner.told("create", test_image, [])
     await owner.told("shell", one, "x=1; cd /tmp; echo kept > file; (sleep 1; echo late > late) &")
@@ -97,7 +97,7 @@ async def test_what_lived_is_found_as_it_was(owner: OwnerProcess, come_back: Ope
     assert await living(runtime) == set()
 
 
-async def test_a_command_sent_before_the_death_runs_once(owner: OwnerProcess, come_back: Open, test_image: str) -> None:
+async def test_interrupted_command_runs_once(owner: OwnerProcess, come_back: Open, test_image: str) -> None:
     command = "echo > /tmp/begun; sleep 1; echo once >> /tmp/notes; echo said"
     box_id = await owner.told("create", test_image, [])
     await owner.told("send", box_id, command, "rollout-1/turn-3/call-0")
@@ -111,9 +111,7 @@ async def test_a_command_sent_before_the_death_runs_once(owner: OwnerProcess, co
     assert await box.read_file("/tmp/notes") == b"once\n"
 
 
-async def test_a_repetition_that_comes_too_late_runs_nothing(
-    owner: OwnerProcess, come_back: Open, test_image: str
-) -> None:
+async def test_late_repetition_runs_nothing(owner: OwnerProcess, come_back: Open, test_image: str) -> None:
     box_id = await owner.told("create", test_image, [])
     await owner.kill()
     box = (await adopted(await come_back()))[box_id]
@@ -131,7 +129,7 @@ async def test_a_repetition_that_comes_too_late_runs_nothing(
                 await long
 
 
-async def test_what_has_ended_or_was_never_finished_goes(
+async def test_ended_and_unfinished_sandboxes_are_removed(
     owner: OwnerProcess, come_back: Open, kind: str, state_dir: Path, test_image: str
 ) -> None:
     dead, unknown, alive = [await owner.told("create", test_image, []) for _ in range(3)]
@@ -143,7 +141,7 @@ async def test_what_has_ended_or_was_never_finished_goes(
     assert await living(runtime) == {alive}
 
 
-async def test_whoever_has_the_number_of_a_dead_first_process_lives_on(
+async def test_process_with_reused_pid_is_not_killed(
     docker_client: docker.DockerClient, state_dir: Path, toolbox: Toolbox, test_image: str
 ) -> None:
     owner = await OwnerProcess.start("oci", state_dir, toolbox)
@@ -152,7 +150,7 @@ async def test_whoever_has_the_number_of_a_dead_first_process_lives_on(
     runtime = await OciRuntime.open(state_dir=state_dir, owner="agent", toolbox=toolbox)
     innocent = await asyncio.create_subprocess_exec("sleep", "infinity")
     try:
-        pid_file = runtime._files.place(box_id) / "pid"
+        pid_file = runtime._files.sandbox_dir(box_id) / "pid"
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
         pid_file.write_text(str(innocent.pid))  # as when all numbers have been given since
         assert await adopted(runtime) == {}
@@ -169,10 +167,10 @@ async def test_whoever_has_the_number_of_a_dead_first_process_lives_on(
 async def first_process(runtime: "DockerRuntime | OciRuntime", sandbox_id: str) -> int:
     if isinstance(runtime, DockerRuntime):
         return await runtime.first_pid(sandbox_id)
-    return int((runtime._files.place(sandbox_id) / "pid").read_text())
+    return int((runtime._files.sandbox_dir(sandbox_id) / "pid").read_text())
 
 
-async def test_one_whose_owner_died_while_it_stood_still_goes_on(
+async def test_frozen_sandbox_of_dead_owner_is_thawed(
     docker_client: docker.DockerClient, state_dir: Path, toolbox: Toolbox, test_image: str
 ) -> None:
     owner = await OwnerProcess.start("oci", state_dir, toolbox)
@@ -188,7 +186,7 @@ async def test_one_whose_owner_died_while_it_stood_still_goes_on(
         await runtime.close()
 
 
-async def test_forks_and_their_snapshots_are_found_too(
+async def test_forks_and_snapshots_are_adopted(
     owner: OwnerProcess,
     come_back: Open,
     kind: str,
@@ -221,9 +219,7 @@ def images_of(client: docker.DockerClient, state_dir: Path) -> set[str]:
     return {str(image.id) for image in client.images.list(all=True, filters={"label": labels})}
 
 
-async def test_what_is_not_adopted_goes_at_the_first_reaping(
-    owner: OwnerProcess, come_back: Open, test_image: str
-) -> None:
+async def test_unadopted_sandboxes_are_reaped(owner: OwnerProcess, come_back: Open, test_image: str) -> None:
     box_id = await owner.told("create", test_image, [])
     await owner.told("snapshot", box_id)
     await owner.kill()
@@ -233,7 +229,7 @@ async def test_what_is_not_adopted_goes_at_the_first_reaping(
         assert await living(runtime) == {mine.id}
 
 
-async def test_another_kind_of_runtime_leaves_nothing_of_the_first(
+async def test_other_runtime_kind_removes_leftovers(
     owner: OwnerProcess,
     come_back: Open,
     kind: str,
@@ -253,7 +249,7 @@ async def test_another_kind_of_runtime_leaves_nothing_of_the_first(
     assert images_of(docker_client, state_dir) == set()
 
 
-async def test_an_image_stays_held_from_owner_to_owner(
+async def test_image_stays_pinned_across_owners(
     owner: OwnerProcess, come_back: Open, docker_client: docker.DockerClient, test_image: str
 ) -> None:
     box_id = await owner.told("create", test_image, [])
@@ -263,7 +259,7 @@ async def test_an_image_stays_held_from_owner_to_owner(
         docker_client.images.remove(box.image_digest)
 
 
-async def test_a_way_out_that_was_shut_stays_shut(owner: OwnerProcess, come_back: Open, test_image: str) -> None:
+async def test_shut_egress_stays_shut(owner: OwnerProcess, come_back: Open, test_image: str) -> None:
     listening = "grep -c :0C38 /proc/net/tcp"
     shut = await owner.told("create", test_image, ["localhost"])
     open_ = await owner.told("create", test_image, ["localhost"])
@@ -275,7 +271,7 @@ async def test_a_way_out_that_was_shut_stays_shut(owner: OwnerProcess, come_back
     assert found[shut].spec.egress == ("localhost",)
 
 
-async def test_an_owner_that_is_killed_again_and_again_always_comes_back(
+async def test_repeatedly_killed_owner_always_returns(
     kind: str, state_dir: Path, toolbox: Toolbox, come_back: Open, test_image: str
 ) -> None:
     for _ in range(3):
@@ -287,7 +283,7 @@ async def test_an_owner_that_is_killed_again_and_again_always_comes_back(
     assert (await adopted(await come_back())).keys() == {box_id}
 
 
-async def test_an_owner_killed_in_mid_boot_comes_back_to_whole_sandboxes(
+async def test_owner_killed_during_boot_adopts_complete_sandboxes(
     owner: OwnerProcess, come_back: Open, test_image: str
 ) -> None:
     whole = await owner.told("create", test_image, [])
@@ -306,7 +302,7 @@ async def test_an_owner_killed_in_mid_boot_comes_back_to_whole_sandboxes(
             await runtime.reap()
 
 
-async def test_a_dead_owner_is_not_buried_before_its_grace_is_over(
+async def test_dead_owner_is_kept_during_grace(
     owner: OwnerProcess, come_back: Open, docker_runtime: DockerRuntime, state_dir: Path, test_image: str
 ) -> None:
     box_id = await owner.told("create", test_image, [])
@@ -319,7 +315,7 @@ async def test_a_dead_owner_is_not_buried_before_its_grace_is_over(
         assert not dead, "it lives again"
 
 
-def test_grace_ends_with_the_machine(state_dir: Path) -> None:
+def test_grace_ends_at_reboot(state_dir: Path) -> None:
     pid = os.fork()
     if pid == 0:
         Owner.claim(state_dir, "one", grace_s=300)
@@ -334,7 +330,7 @@ def test_grace_ends_with_the_machine(state_dir: Path) -> None:
     assert owner_names(state_dir) == []
 
 
-def test_grace_is_counted_from_when_the_death_was_seen(state_dir: Path) -> None:
+def test_grace_starts_when_death_is_noticed(state_dir: Path) -> None:
     pid = os.fork()
     if pid == 0:
         Owner.claim(state_dir, "one", grace_s=300)
@@ -348,7 +344,7 @@ def test_grace_is_counted_from_when_the_death_was_seen(state_dir: Path) -> None:
     assert owner_names(state_dir) == []
 
 
-async def test_removed_is_removed_for_the_next_owner_too(owner: OwnerProcess, come_back: Open, test_image: str) -> None:
+async def test_removed_sandbox_is_not_adopted(owner: OwnerProcess, come_back: Open, test_image: str) -> None:
     box_id = await owner.told("create", test_image, [])
     await owner.kill()
     box = (await adopted(await come_back()))[box_id]
@@ -357,7 +353,7 @@ async def test_removed_is_removed_for_the_next_owner_too(owner: OwnerProcess, co
         await box.exec(["true"], timeout_s=WAIT_S)
 
 
-async def test_a_pool_hands_on_what_its_runtime_adopts() -> None:
+async def test_warm_pool_returns_adopted_sandboxes() -> None:
     runtime = FakeRuntime({"farm-test/fake:1": {}})
     left = await runtime.create(SandboxSpec("farm-test/fake:1", labels={"rollout": "r"}))
     pool = WarmPool(runtime)
@@ -367,7 +363,7 @@ async def test_a_pool_hands_on_what_its_runtime_adopts() -> None:
     await pool.close()
 
 
-async def test_what_was_handed_out_of_a_pool_is_known_by_whom(
+async def test_assigned_pool_sandbox_keeps_its_labels(
     docker_client: docker.DockerClient, state_dir: Path, toolbox: Toolbox, test_image: str
 ) -> None:
     first = await OciRuntime.open(state_dir=state_dir, owner="agent", toolbox=toolbox)

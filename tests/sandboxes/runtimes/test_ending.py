@@ -12,7 +12,7 @@ from docker.models.containers import Container
 from sandboxes import LossCause, Sandbox, SandboxGone, SandboxSpec
 from sandboxes.docker_engine.api import ContainerState, Engine
 from sandboxes.ownership.labels import container_name
-from sandboxes.runtimes.docker.exit_cause import by_whom, ending, is_ending
+from sandboxes.runtimes.docker.exit_cause import caused_by, find_exit_cause, is_ending
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.support.outside import crash, first_process, mute
 from tests.support.services import needs_root
@@ -33,7 +33,7 @@ def container(docker_client: docker.DockerClient, sandbox: Sandbox) -> Container
 
 @pytest.mark.parametrize("status", [0, 1, 2, 128 + 4, 128 + 6, 128 + 7, 128 + 11, 128 + 24, 128 + 25, 128 + 31])
 def test_an_exit_or_a_crash_is_the_insides(status: int) -> None:
-    assert by_whom(ContainerState(0, False, False, False, status, "")) is LossCause.INSIDE
+    assert caused_by(ContainerState(0, False, False, False, status, "")) is LossCause.INSIDE
 
 
 def test_a_process_that_is_dead_or_dying_is_told_from_a_living_one() -> None:
@@ -94,5 +94,5 @@ async def test_a_removal_is_from_outside(sandbox: Sandbox, container: Container)
 
 async def test_a_daemon_that_is_away_is_outside(tmp_path: Path) -> None:
     engine = Engine(f"unix://{tmp_path}/docker.sock")
-    assert (await ending(engine, "any")).by is LossCause.OUTSIDE
+    assert (await find_exit_cause(engine, "any")).by is LossCause.OUTSIDE
     await engine.close()

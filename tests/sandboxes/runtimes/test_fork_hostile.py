@@ -85,7 +85,7 @@ async def test_a_copy_that_fails_leaves_the_source_at_work(without_limits: OciRu
 
 async def test_what_cannot_be_removed_now_is_the_reapers(without_limits: OciRuntime, test_image: str) -> None:
     sandbox = await without_limits.create(SandboxSpec(test_image))
-    held = without_limits._files.place(sandbox.id) / "upper" / "held"
+    held = without_limits._files.sandbox_dir(sandbox.id) / "upper" / "held"
     held.mkdir()
     assert await (await asyncio.create_subprocess_exec("mount", "-t", "tmpfs", "farm-test", held)).wait() == 0
     try:

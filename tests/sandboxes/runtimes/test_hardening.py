@@ -55,7 +55,7 @@ async def works(sandbox: Sandbox, command: str) -> bool:
     return (await sandbox.exec(["sh", "-c", command], timeout_s=WAIT_S)).exit_code == 0
 
 
-async def test_no_privilege_of_any_kind(sandbox: Sandbox) -> None:
+async def test_sandbox_has_no_privileges(sandbox: Sandbox) -> None:
     status = dict(line.split(":", 1) for line in (await run(sandbox, "cat", "/proc/self/status")).splitlines())
     for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
         assert int(status[kind], 16) == 0, kind
@@ -63,20 +63,20 @@ async def test_no_privilege_of_any_kind(sandbox: Sandbox) -> None:
     assert status["Seccomp"].strip() == "2"
 
 
-async def test_forbidden_system_calls(sandbox: Sandbox) -> None:
+async def test_forbidden_system_calls_are_refused(sandbox: Sandbox) -> None:
     tried = dict(line.split() for line in (await run(sandbox, "probe", "calls")).splitlines())
     assert len(tried) > 45
     assert {name: code for name, code in tried.items() if int(code) not in REFUSED} == {}
     assert {name for name, code in tried.items() if int(code) == errno.ENOSYS} >= {"clone3", "io_setup"}
 
 
-async def test_only_filters_and_uncounted_options_of_sockets_are_refused(sandbox: Sandbox) -> None:
+async def test_only_listed_socket_options_are_refused(sandbox: Sandbox) -> None:
     refused = {tuple(map(int, line.split())) for line in (await run(sandbox, "probe", "options")).splitlines()}
     assert refused == {(level, option) for level, options in OPTIONS_REFUSED.items() for option in options}
 
 
 @needs_root
-async def test_root_inside_is_nobody_outside(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
+async def test_root_inside_is_unprivileged_outside(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
     """But on Docker, which maps no users: there it is root without a capability."""
     zero, first_id, ids = map(int, (await run(sandbox, "cat", "/proc/self/uid_map")).split())
     if either_runtime.name == "oci":
@@ -94,7 +94,7 @@ async def test_root_inside_is_nobody_outside(either_runtime: EitherRuntime, sand
         assert (found.st_uid, found.st_gid) == (first_id, first_id), path
 
 
-async def test_devices_of_the_machine_are_not_the_sandboxs(sandbox: Sandbox) -> None:
+async def test_host_devices_are_not_available(sandbox: Sandbox) -> None:
     def owners() -> dict[str, tuple[int, int, int]]:
         found = {name: os.stat(f"/dev/{name}") for name in DEVICES}
         return {name: (stat.st_uid, stat.st_gid, stat.st_mode) for name, stat in found.items()}
@@ -107,7 +107,7 @@ async def test_devices_of_the_machine_are_not_the_sandboxs(sandbox: Sandbox) -> 
     assert owners() == before
 
 
-async def test_no_network_but_loopback(sandbox: Sandbox) -> None:
+async def test_only_loopback_network_exists(sandbox: Sandbox) -> None:
     assert len((await run(sandbox, "cat", "/proc/net/route")).splitlines()) == 1
     assert {line.split()[-1] for line in (await run(sandbox, "cat", "/proc/net/ipv6_route")).splitlines()} <= {"lo"}
     for address in ("1.1.1.1", "169.254.169.254", "172.17.0.1", "10.0.0.1"):
@@ -143,7 +143,7 @@ async def test_nothing_of_the_host_is_in_reach(sandbox: Sandbox) -> None:
     assert not await works(sandbox, "umount /.farm")
 
 
-async def test_the_servers_socket_is_not_the_agents(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
+async def test_server_socket_is_closed_to_agent(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
     """On Docker it lies where nobody inside may; otherwise it has no name inside."""
     if either_runtime.name == "docker":
         assert await run(sandbox, "probe", "connect", "/.farm-run/sock") == f"errno {errno.EACCES}\n"
@@ -156,7 +156,7 @@ async def test_the_servers_socket_is_not_the_agents(either_runtime: EitherRuntim
     assert await run(sandbox, "echo", "on") == "on\n"
 
 
-async def test_the_server_cannot_be_killed_or_stopped_or_read(sandbox: Sandbox) -> None:
+async def test_server_cannot_be_killed_stopped_or_read(sandbox: Sandbox) -> None:
     for command in ("kill -9 1", "kill -STOP 1", "kill -TERM 1; kill -SEGV 1; kill -HUP 1; kill -USR1 1", "kill -9 -1"):
         await sandbox.exec(["sh", "-c", command], timeout_s=WAIT_S)
         assert await run(sandbox, "echo", "on") == "on\n", command
@@ -171,7 +171,7 @@ def may_keep_scores() -> bool:
     return bool(int(effective, 16) >> CAP_SYS_RESOURCE & 1)
 
 
-async def test_it_dies_for_memory_before_what_runs_it(sandbox: Sandbox) -> None:
+async def test_oom_kill_prefers_sandbox_to_farm(sandbox: Sandbox) -> None:
     """The kernel keeps what a writer with CAP_SYS_RESOURCE set from being lowered; some machines' root lacks that."""
     for process in ("self", "1"):
         assert int(await run(sandbox, "cat", f"/proc/{process}/oom_score_adj")) == oom_score()
@@ -180,7 +180,7 @@ async def test_it_dies_for_memory_before_what_runs_it(sandbox: Sandbox) -> None:
         )
 
 
-async def test_files_and_descriptors_are_bounded(sandbox: Sandbox) -> None:
+async def test_files_and_descriptors_are_limited(sandbox: Sandbox) -> None:
     assert int(await run(sandbox, "probe", "grow", "/tmp/big", "64")) == errno.EFBIG
     assert int(await run(sandbox, "probe", "grow", "/tmp/ok", "4")) == 0
     assert int(await run(sandbox, "probe", "files")) < SMALL.open_files
@@ -189,7 +189,7 @@ async def test_files_and_descriptors_are_bounded(sandbox: Sandbox) -> None:
 
 
 @needs_root
-async def test_death_from_outside_is_told(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
+async def test_death_from_outside_is_reported(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
     call = asyncio.create_task(sandbox.exec(["sleep", "1000"], timeout_s=1000))
     os.kill(await either_runtime.first_pid(sandbox.id), signal.SIGKILL)
     with pytest.raises(SandboxGone, match="ended with status 137") as gone:
@@ -202,7 +202,7 @@ async def test_death_from_outside_is_told(either_runtime: EitherRuntime, sandbox
 
 
 @needs_root
-async def test_a_kill_long_after_a_memory_bomb_is_told_from_it(
+async def test_later_kill_differs_from_oom_kill(
     docker_runtime: DockerRuntime, docker_client: docker.DockerClient, test_image: str
 ) -> None:
     """By Docker's events; the control group alone does not know when it killed."""
@@ -219,7 +219,7 @@ async def test_a_kill_long_after_a_memory_bomb_is_told_from_it(
 
 
 @needs_root
-async def test_death_of_hunger_is_told(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
+async def test_oom_kill_is_reported(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
     """The kernel is made to prefer the tool server, whom it spares otherwise."""
     script = "echo > /tmp/started; until test -e /tmp/go; do sleep 0.01; done; probe memory 4096 & probe memory 4096"
     call = asyncio.create_task(sandbox.exec(["sh", "-c", script], timeout_s=WAIT_S))
@@ -231,7 +231,7 @@ async def test_death_of_hunger_is_told(either_runtime: EitherRuntime, sandbox: S
     assert gone.value.by is LossCause.MEMORY
 
 
-async def test_a_boot_that_fails_says_why_and_leaves_nothing(
+async def test_failed_boot_reports_cause_and_leaves_nothing(
     either_runtime: EitherRuntime, test_image: str, state_dir: Path
 ) -> None:
     async with either_runtime.scope(SandboxSpec(test_image)):
@@ -253,13 +253,13 @@ async def test_a_boot_that_fails_says_why_and_leaves_nothing(
         ("tcp://127.0.0.1:2375", "unix://"),
     ],
 )
-async def test_no_daemon_is_one_line_with_the_remedy(docker_host: str, remedy: str, state_dir: Path) -> None:
+async def test_missing_daemon_reports_remedy_in_one_line(docker_host: str, remedy: str, state_dir: Path) -> None:
     with pytest.raises(RuntimeUnavailable, match=remedy) as error:
         await DockerRuntime.open(state_dir=state_dir, docker_host=docker_host)
     assert "\n" not in str(error.value)
 
 
-async def test_a_symlink_in_the_sandbox_does_not_lead_out(sandbox: Sandbox) -> None:
+async def test_symlink_does_not_lead_out_of_sandbox(sandbox: Sandbox) -> None:
     await sandbox.write_link("/tmp/out", "/proc/1/root/etc")
     for path in ("/tmp/out/shadow", "/proc/self/root/../../etc/shadow", "../../../etc/shadow"):
         with pytest.raises(PathError):
@@ -303,7 +303,7 @@ touch file && chown 0:0 file && chmod 4755 file && ln -s file link && tar cf - .
 """
 
 
-async def test_coding_work_is_not_hindered(either_runtime: EitherRuntime, docker_client: docker.DockerClient) -> None:
+async def test_usual_coding_work_succeeds(either_runtime: EitherRuntime, docker_client: docker.DockerClient) -> None:
     if not docker_client.images.list(BASE_IMAGE):
         missing(f"image {BASE_IMAGE}", "`farm images base`")
     async with either_runtime.scope(SandboxSpec(BASE_IMAGE)) as sandbox:

@@ -15,7 +15,7 @@ import pytest
 
 from farm.core.change import Change
 from farm.core.task import ReportFormat
-from farm.grading import grade
+from farm.grading import GradingRequest, grade
 from sandboxes import LossCause, OciRuntime, SandboxGone, SandboxLimits, SandboxSpec
 from sandboxes.cgroups.cgroups import find_hierarchies
 from sandboxes.interface import MIB
@@ -38,7 +38,7 @@ def unified() -> bool:
 
 
 def memory() -> Path:
-    places = find_hierarchies().places
+    places = find_hierarchies().mounts
     return places["" if unified() else "memory"]
 
 
@@ -56,7 +56,7 @@ def above(sandbox_id: str) -> Path:
     return found.parent
 
 
-async def test_its_own_limit_is_its_own_trouble(oci_runtime: OciRuntime, test_image: str) -> None:
+async def test_own_limit_is_caused_by_sandbox(oci_runtime: OciRuntime, test_image: str) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image, limits=SandboxLimits(memory_mib=TIGHT))) as sandbox:
         for _ in range(3):
             assert (await sandbox.exec(HUNGRY, timeout_s=WAIT_S)).exit_code == 137
@@ -65,18 +65,16 @@ async def test_its_own_limit_is_its_own_trouble(oci_runtime: OciRuntime, test_im
         await sandbox.ping()
 
 
-async def test_a_command_that_was_killed_for_others_is_not_believed(oci_runtime: OciRuntime, test_image: str) -> None:
+async def test_kill_caused_by_others_loses_sandbox(oci_runtime: OciRuntime, test_image: str) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image, limits=SandboxLimits(memory_mib=ROOMY))) as sandbox:
         limit(above(sandbox.id), TIGHT)
         for _ in range(2):
-            with pytest.raises(SandboxGone, match="memory ran out on the machine") as gone:
+            with pytest.raises(SandboxGone, match="memory ran out on the host") as gone:
                 await sandbox.exec(HUNGRY, timeout_s=WAIT_S)
             assert gone.value.by is LossCause.OUTSIDE
 
 
-async def test_files_that_once_filled_its_limit_say_nothing_of_a_death(
-    oci_runtime: OciRuntime, test_image: str
-) -> None:
+async def test_earlier_page_cache_does_not_explain_kill(oci_runtime: OciRuntime, test_image: str) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image, limits=SandboxLimits(memory_mib=ROOMY))) as sandbox:
         # More than the memory limit, and less than the disk share of one sandbox on a machine with little free disk.
         written = await sandbox.exec(
@@ -89,23 +87,23 @@ async def test_files_that_once_filled_its_limit_say_nothing_of_a_death(
         await asyncio.to_thread(prefer, await oci_runtime.first_pid(sandbox.id))
         limit(above(sandbox.id), TIGHT)
         await sandbox.write_file("/go", b"")
-        with pytest.raises(SandboxGone, match="memory ran out on the machine") as gone:
+        with pytest.raises(SandboxGone, match="memory ran out on the host") as gone:
             await call
         assert gone.value.by is LossCause.OUTSIDE
 
 
-async def test_tests_that_were_killed_for_others_are_no_verdict(oci_runtime: OciRuntime, test_image: str) -> None:
+async def test_tests_killed_by_others_have_no_verdict(oci_runtime: OciRuntime, test_image: str) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as first:
         limit(above(first.id), TIGHT)
     verifier = make_verifier(report=ReportFormat.EXIT_CODE, command=" ".join(HUNGRY), timeout_s=WAIT_S)
     bundle = make_bundle(verifier, tests={})
     bundle = replace(bundle, task=replace(bundle.task, image=test_image, workspace="/repo", memory_mib=ROOMY))
     mended = Change((write("mended.py"),))
-    with pytest.raises(SandboxGone, match="memory ran out on the machine") as gone:
-        await grade(bundle, mended, oci_runtime, verify_s=None, rng=random.Random(0))
+    with pytest.raises(SandboxGone, match="memory ran out on the host") as gone:
+        await grade(GradingRequest(bundle, mended, oci_runtime, rng=random.Random(0)))
     assert gone.value.by is LossCause.OUTSIDE
     bundle = replace(bundle, task=replace(bundle.task, memory_mib=TIGHT // 2))
-    own = await grade(bundle, mended, oci_runtime, verify_s=None, rng=random.Random(0))
+    own = await grade(GradingRequest(bundle, mended, oci_runtime, rng=random.Random(0)))
     assert own.reward == 0.0
 
 
@@ -134,7 +132,7 @@ async def eat(group: Path, mib: int) -> int:
     return await process.wait()
 
 
-async def test_a_limit_is_told_from_the_one_above_and_from_the_groups_end(group: Path) -> None:
+async def test_own_limit_differs_from_parent_limit_and_removal(group: Path) -> None:
     hunger = OomAttribution(unified=unified())
     try:
         began = time.monotonic()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.interface import Runtime, Sandbox
-from sandboxes.runtimes.login_env import LONGEST, MOST, PLAIN, added, joined_path, parse
+from sandboxes.runtimes.login_env import MAX_BYTES, MAX_VARIABLES, NON_INTERACTIVE, added, joined_path, parse
 from sandboxes.spec import SandboxSpec
 from tests.support.images import Layer, busybox_layer, made_image
 from tests.support.sandboxes.conformance import WAIT_S, text
@@ -58,12 +58,12 @@ names = st.sampled_from(["PATH", "HOME", "TERM", "X", "BASH_FUNC_f%%", "a-b", "P
 def test_what_is_set_stays(before: dict[str, str], after: dict[str, str]) -> None:
     gained = added(before, after)
     assert not ({*gained} - {"PATH"}) & {*before}
-    assert {*gained} <= {"PATH", "HOME", "X", "Y", *PLAIN}
+    assert {*gained} <= {"PATH", "HOME", "X", "Y", *NON_INTERACTIVE}
 
 
 def test_a_login_that_adds_too_much_adds_nothing() -> None:
-    assert added({"PATH": "/bin"}, {"X": "x" * LONGEST}) == PLAIN
-    assert added({"PATH": "/bin"}, {f"X{number}": "" for number in range(MOST)}) == PLAIN
+    assert added({"PATH": "/bin"}, {"X": "x" * MAX_BYTES}) == NON_INTERACTIVE
+    assert added({"PATH": "/bin"}, {f"X{number}": "" for number in range(MAX_VARIABLES)}) == NON_INTERACTIVE
 
 
 @given(st.binary(max_size=100))

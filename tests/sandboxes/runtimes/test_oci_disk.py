@@ -75,7 +75,7 @@ def touch_many(place: Path, count: int) -> None:
         (place / f"{number:060}").touch()
 
 
-def test_a_copy_has_all_and_shares_nothing_afterwards(disk: SandboxDisk) -> None:
+def test_copy_is_complete_and_independent(disk: SandboxDisk) -> None:
     disk.make("one", 64)
     one = disk.path / "one"
     (one / "directory").mkdir()
@@ -94,7 +94,7 @@ def test_a_copy_has_all_and_shares_nothing_afterwards(disk: SandboxDisk) -> None
     assert not (one / "mine").exists()
 
 
-def test_what_is_removed_is_gone_and_may_be_removed_again(disk: SandboxDisk) -> None:
+def test_remove_is_idempotent(disk: SandboxDisk) -> None:
     disk.make("one", 64)
     (disk.path / "one" / "file").write_bytes(b"x")
     disk.remove("one")
@@ -106,9 +106,7 @@ def test_what_is_removed_is_gone_and_may_be_removed_again(disk: SandboxDisk) -> 
 
 @pytest.mark.parametrize("quotas", ["quota_disk", "classic_disk"])
 @pytest.mark.parametrize("copied", [False, True], ids=["made", "copied"])
-def test_a_limit_holds_for_bytes_and_for_files_and_for_nobody_else(
-    request: pytest.FixtureRequest, copied: bool, quotas: str
-) -> None:
+def test_limit_counts_bytes_and_files_of_one_sandbox(request: pytest.FixtureRequest, copied: bool, quotas: str) -> None:
     quota_disk: QuotaDisk = request.getfixturevalue(quotas)
     quota_disk.make("bounded", 16)
     if copied:
@@ -125,12 +123,12 @@ def test_a_limit_holds_for_bytes_and_for_files_and_for_nobody_else(
         touch_many(place, 1_000_000)
 
 
-def test_classic_quotas_bound_what_a_copy_writes_beyond_what_it_began_with(classic_disk: QuotaDisk) -> None:
+def test_classic_quotas_limit_new_data_of_copy(classic_disk: QuotaDisk) -> None:
     classic_disk.make("source", 16)
     source, copy = classic_disk.path / "source", classic_disk.path / "copy"
-    write_down(source / "before", os.urandom(12 * MIB))
+    flush(source / "before", os.urandom(12 * MIB))
     classic_disk.copy("source", "copy", 16)
-    write_down(copy / "own", os.urandom(12 * MIB))
+    flush(copy / "own", os.urandom(12 * MIB))
     for place in (source, copy):
         with pytest.raises(OSError, match="quota"):
             fill(place / "too much", 8)
@@ -139,18 +137,18 @@ def test_classic_quotas_bound_what_a_copy_writes_beyond_what_it_began_with(class
     classic_disk.copy("copy", "copy of it", 16)
     with pytest.raises(OSError, match="quota"):
         fill(copy / "too much", 8)
-    write_down(classic_disk.path / "copy of it" / "own", os.urandom(12 * MIB))
+    flush(classic_disk.path / "copy of it" / "own", os.urandom(12 * MIB))
 
 
-def test_a_disk_with_classic_quotas_says_what_they_do_not_bound(classic_disk: QuotaDisk) -> None:
-    assert "forks and their source may fill up to twice what they were granted" in classic_disk.lack
+def test_classic_quotas_report_their_gap(classic_disk: QuotaDisk) -> None:
+    assert "forks and their source may fill up to twice their limits" in classic_disk.limits_gap
 
 
-def test_a_disk_with_simple_quotas_lacks_nothing(quota_disk: QuotaDisk) -> None:
-    assert quota_disk.lack == ""
+def test_simple_quotas_have_no_gap(quota_disk: QuotaDisk) -> None:
+    assert quota_disk.limits_gap == ""
 
 
-def test_a_disk_is_mounted_nowhere_and_its_device_goes_with_it(tmp_path: Path) -> None:
+def test_disk_leaves_no_mount_and_no_device(tmp_path: Path) -> None:
     disk = disk_with_limits(tmp_path)
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
     assert len(loop_devices(tmp_path / "disk.img")) == 1
@@ -158,7 +156,7 @@ def test_a_disk_is_mounted_nowhere_and_its_device_goes_with_it(tmp_path: Path) -
     assert loop_devices(tmp_path / "disk.img") == []
 
 
-def write_down(path: Path, content: bytes) -> None:
+def flush(path: Path, content: bytes) -> None:
     with open(path, "wb") as file:
         file.write(content)
         file.flush()
@@ -176,7 +174,7 @@ def take_all(place: Path) -> None:
             (place / f"{number:0200}").write_bytes(b"x" * 2000)
 
 
-def test_whoever_takes_all_that_it_may_leaves_others_what_they_may(tmp_path: Path) -> None:
+def test_full_sandbox_leaves_others_their_grants(tmp_path: Path) -> None:
     with machine_disk(tmp_path / "machine", 3000) as place:
         disk = QuotaDisk(place, 4)
         try:
@@ -195,12 +193,12 @@ def test_whoever_takes_all_that_it_may_leaves_others_what_they_may(tmp_path: Pat
             disk.close()
 
 
-def test_what_was_removed_can_be_written_by_the_next(tmp_path: Path) -> None:
+def test_removed_space_can_be_written_again(tmp_path: Path) -> None:
     with machine_disk(tmp_path / "machine", 3000) as place:
         disk = QuotaDisk(place, 2)
         try:
             for number in range(6):
-                if disk.is_short():
+                if disk.needs_reclaim():
                     disk.reclaim()
                 disk.make(f"{number}", 10_240)
                 take(disk.path / f"{number}" / "most", disk.share_mib - 8)
@@ -211,12 +209,12 @@ def test_what_was_removed_can_be_written_by_the_next(tmp_path: Path) -> None:
             disk.close()
 
 
-def test_a_machine_without_room_has_no_disk_rather_than_one_without_limits(tmp_path: Path) -> None:
+def test_full_host_raises_disk_full(tmp_path: Path) -> None:
     with machine_disk(tmp_path / "machine", 1024) as place, pytest.raises(DiskFull, match="sandboxes need 1024 MiB"):
         open_disk(place, PLACES)
 
 
-def test_what_is_granted_stays_within_what_the_machine_has_left(tmp_path: Path) -> None:
+def test_grants_stay_within_free_host_space(tmp_path: Path) -> None:
     with machine_disk(tmp_path / "machine", 4000) as place:
         disk = QuotaDisk(place, 2)
         try:
@@ -230,21 +228,21 @@ def test_what_is_granted_stays_within_what_the_machine_has_left(tmp_path: Path) 
             disk.close()
 
 
-def test_a_disk_whose_machine_had_no_room_for_it_is_not_believed_any_more(tmp_path: Path) -> None:
+def test_disk_fails_after_full_host_disk(tmp_path: Path) -> None:
     with machine_disk(tmp_path / "machine", 2000) as place:
         disk = QuotaDisk(place, 2)
         try:
             disk.make("one", 10_240)
             assert disk.failure() == ""
             fill_machine(place)
-            assert "no room left" in disk.failure()
+            assert "has no free space" in disk.failure()
             empty_machine(place)
-            assert "no room left" in disk.failure()
+            assert "has no free space" in disk.failure()
         finally:
             disk.close()
 
 
-def test_a_disk_that_turned_read_only_unseen_is_not_believed_any_more(tmp_path: Path) -> None:
+def test_read_only_disk_is_reported_as_failed(tmp_path: Path) -> None:
     with machine_disk(tmp_path / "machine", 2000) as place:
         disk = QuotaDisk(place, 2)
         try:
@@ -252,15 +250,15 @@ def test_a_disk_that_turned_read_only_unseen_is_not_believed_any_more(tmp_path: 
             fill_machine(place, left_mib=1)
             for number in range(100):
                 with contextlib.suppress(OSError):
-                    write_down(disk.path / "one" / f"{number}", os.urandom(200_000))
+                    flush(disk.path / "one" / f"{number}", os.urandom(200_000))
             disk.reclaim()
             empty_machine(place)
-            assert "the disk of sandboxes failed" in disk.failure()
+            assert "the disk of sandboxes has failed" in disk.failure()
         finally:
             disk.close()
 
 
-def test_whoever_is_killed_before_the_mount_leaves_no_device(tmp_path: Path) -> None:
+def test_kill_before_mount_leaves_no_device(tmp_path: Path) -> None:
     image = tmp_path / "disk.img"
     with open(image, "wb") as file:
         file.truncate(64 * MIB)
@@ -275,7 +273,7 @@ def test_whoever_is_killed_before_the_mount_leaves_no_device(tmp_path: Path) -> 
     assert loop_devices(image) == []
 
 
-def test_many_take_a_device_at_once_and_each_has_its_own(tmp_path: Path) -> None:
+def test_concurrent_attaches_get_different_devices(tmp_path: Path) -> None:
     images = [tmp_path / str(number) for number in range(8)]
 
     def take(image: Path) -> Path:
@@ -290,7 +288,7 @@ def test_many_take_a_device_at_once_and_each_has_its_own(tmp_path: Path) -> None
         assert len(set(pool.map(take, images))) == len(images)
 
 
-def test_a_disk_that_is_in_use_is_found_again(tmp_path: Path, quota_disk: QuotaDisk) -> None:
+def test_used_disk_is_mounted_again(tmp_path: Path, quota_disk: QuotaDisk) -> None:
     """As by the next process of an owner whose sandboxes live on."""
     quota_disk.make("one", 64)
     again = QuotaDisk(tmp_path, PLACES)
@@ -301,7 +299,7 @@ def test_a_disk_that_is_in_use_is_found_again(tmp_path: Path, quota_disk: QuotaD
     assert (quota_disk.path / "one" / "file").read_bytes() == b"x"
 
 
-def test_a_disk_that_nobody_holds_is_made_anew(tmp_path: Path) -> None:
+def test_unused_disk_is_formatted_again(tmp_path: Path) -> None:
     """What lies on it is of nobody who lives, and was perhaps cut short by the end of the machine."""
     first = disk_with_limits(tmp_path)
     first.make("one", 64)
@@ -312,7 +310,7 @@ def test_a_disk_that_nobody_holds_is_made_anew(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_machine_without_the_programs_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_btrfs_programs_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(RuntimeUnavailable, match=r"mkfs\.btrfs is missing; install btrfs-progs"):
         QuotaDisk(tmp_path, PLACES)

@@ -9,8 +9,8 @@ import pytest
 
 from sandboxes import OciRuntime, RuntimeUnavailable, SandboxSpec
 from sandboxes.interface import MIB
-from sandboxes.runtimes.oci.storage.btrfs import IMAGE, PASSING, QuotaDisk
-from sandboxes.runtimes.oci.storage.early_writeback import LEAST_MIB, EarlyWriteback
+from sandboxes.runtimes.oci.storage.btrfs import IMAGE, TEMPORARY, QuotaDisk
+from sandboxes.runtimes.oci.storage.early_writeback import MIN_DIRTY_MIB, EarlyWriteback
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.support.sandboxes.conformance import WAIT_S
 from tests.support.services import missing
@@ -43,53 +43,53 @@ def write(place: Path, name: str, size_mib: int = WRITTEN_MIB) -> bytes:
     return content
 
 
-def test_what_is_written_down_is_there_and_leaves_nothing_behind(disk: QuotaDisk) -> None:
+def test_flush_writes_data_and_leaves_no_snapshot(disk: QuotaDisk) -> None:
     disk.make("one", LIMIT_MIB)
     content = write(disk.path / "one", "file")
-    assert disk.unwritten_mib("one") > 0
-    disk.write_down("one")
-    assert disk.unwritten_mib("one") == 0
+    assert disk.dirty_mib("one") > 0
+    disk.flush("one")
+    assert disk.dirty_mib("one") == 0
     assert (disk.path / "one" / "file").read_bytes() == content
     assert os.listdir(disk.path) == ["one"]
 
 
-def test_what_lies_on_another_is_not_written_down_with_it(disk: QuotaDisk) -> None:
+def test_flush_writes_only_one_sandbox(disk: QuotaDisk) -> None:
     disk.make("one", LIMIT_MIB)
     disk.make("other", LIMIT_MIB)
     write(disk.path / "other", "file")
     write(disk.path / "one", "file")
-    disk.write_down("one")
-    assert disk.unwritten_mib("one") == 0
-    assert disk.unwritten_mib("other") > 0  # but for what the kernel wrote of its own accord
+    disk.flush("one")
+    assert disk.dirty_mib("one") == 0
+    assert disk.dirty_mib("other") > 0  # but for what the kernel wrote of its own accord
 
 
-def test_whoever_nears_its_limit_is_left_alone(disk: QuotaDisk) -> None:
+def test_sandbox_near_limit_is_not_flushed(disk: QuotaDisk) -> None:
     """It may remove and write anew all that it may, as if it had never been copied."""
     disk.make("one", 2 * WRITTEN_MIB - 1)
     write(disk.path / "one", "file")
-    before = disk.unwritten_mib("one")
-    disk.write_down("one")
-    assert disk.unwritten_mib("one") == before
+    before = disk.dirty_mib("one")
+    disk.flush("one")
+    assert disk.dirty_mib("one") == before
 
 
-def test_what_is_written_down_and_removed_can_be_written_anew(disk: QuotaDisk) -> None:
+def test_flushed_and_removed_space_is_reusable(disk: QuotaDisk) -> None:
     disk.make("one", 64)
     for _ in range(8):
         write(disk.path / "one", "half", 30)
-        disk.write_down("one")
+        disk.flush("one")
         (disk.path / "one" / "half").unlink()
         write(disk.path / "one", "all but half", 30)
         (disk.path / "one" / "all but half").unlink()
 
 
-def test_what_is_gone_is_passed_over(disk: QuotaDisk) -> None:
-    assert disk.unwritten_mib("nobody") == 0
-    disk.write_down("nobody")
+def test_flush_of_removed_sandbox_is_ignored(disk: QuotaDisk) -> None:
+    assert disk.dirty_mib("nobody") == 0
+    disk.flush("nobody")
 
 
-def test_what_a_death_left_half_done_goes_with_the_next_owner(tmp_path: Path, disk: QuotaDisk) -> None:
+def test_next_owner_removes_temporary_snapshots(tmp_path: Path, disk: QuotaDisk) -> None:
     disk.make("one", LIMIT_MIB)
-    disk.copy("one", f"{PASSING}one", LIMIT_MIB)
+    disk.copy("one", f"{TEMPORARY}one", LIMIT_MIB)
     assert disk.names() == {"one"}
     again = QuotaDisk(tmp_path, 8)
     try:
@@ -98,7 +98,7 @@ def test_what_a_death_left_half_done_goes_with_the_next_owner(tmp_path: Path, di
         again.close()
 
 
-async def test_only_what_was_copied_is_watched_and_only_until_it_ends(disk: QuotaDisk, early: EarlyWriteback) -> None:
+async def test_only_copied_sandboxes_are_flushed(disk: QuotaDisk, early: EarlyWriteback) -> None:
     for name in ("copied", "ended"):
         disk.make(name, LIMIT_MIB)
         early.begin(name)
@@ -106,10 +106,10 @@ async def test_only_what_was_copied_is_watched_and_only_until_it_ends(disk: Quot
     await asyncio.to_thread(write, disk.path / "ended", "file")
     await asyncio.to_thread(write, disk.path / "copied", "file")
     await until_written_down(disk, "copied")
-    assert disk.unwritten_mib("ended") > 0
+    assert disk.dirty_mib("ended") > 0
 
 
-async def test_a_disk_may_be_closed_once_nothing_is_written_down_early(disk: QuotaDisk, early: EarlyWriteback) -> None:
+async def test_disk_can_close_after_writeback_stops(disk: QuotaDisk, early: EarlyWriteback) -> None:
     disk.make("one", LIMIT_MIB)
     early.begin("one")
     await asyncio.to_thread(write, disk.path / "one", "file")
@@ -124,13 +124,13 @@ def same_disk(state_dir: Path) -> QuotaDisk:
 
 async def until_written_down(disk: QuotaDisk, name: str) -> None:
     async with asyncio.timeout(WAIT_S):
-        while disk.unwritten_mib(name) >= LEAST_MIB:  # noqa: ASYNC110 - the kernel tells nobody
+        while disk.dirty_mib(name) >= MIN_DIRTY_MIB:  # noqa: ASYNC110 - the kernel tells nobody
             await asyncio.sleep(POLL_S)
 
 
 @pytest.mark.docker
 @pytest.mark.parametrize("foreseen", [False, True])
-async def test_a_sandbox_that_is_forked_has_little_left_to_write(
+async def test_forked_sandbox_has_little_dirty_data(
     toolbox: Toolbox, state_dir: Path, test_image: str, foreseen: bool
 ) -> None:
     runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
-from sandboxes.cgroups.deferred_removal import MOST, PAUSE_S
+from sandboxes.cgroups.deferred_removal import MAX_WAITING, QUIET_S
 from sandboxes.ownership.owner import Identity, group_of
 from tests.support.services import missing
 
-HIERARCHIES = find_hierarchies().narrowed()
-MANY = [f"box-{number}" for number in range(MOST + 4)]
+HIERARCHIES = find_hierarchies().needed()
+MANY = [f"box-{number}" for number in range(MAX_WAITING + 4)]
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_one_that_was_let_go_stays_while_any_sandbox_is_started(owner: Identity, groups: Cgroups) -> None:
+async def test_deferred_cgroup_stays_during_starts(owner: Identity, groups: Cgroups) -> None:
     make(owner, "old", "living")
     async with groups.starting("one"):
         async with groups.starting("another"):
-            await groups.let_go("old")
-        await asyncio.sleep(10 * PAUSE_S)  # it would have gone by then, were none started
+            await groups.remove_later("old")
+        await asyncio.sleep(10 * QUIET_S)  # it would have gone by then, were none started
         assert there(owner) == {"old", "living"}
         assert groups.names() == {"living"}
     await until(lambda: there(owner) == {"living"})
@@ -81,22 +81,22 @@ async def sleeping(owner: Identity, name: str) -> AsyncIterator[Process]:
             await sleeper.wait()
 
 
-async def test_what_lives_in_it_dies_before_it_is_let_go(owner: Identity, groups: Cgroups) -> None:
+async def test_deferred_removal_kills_processes_first(owner: Identity, groups: Cgroups) -> None:
     make(owner, "box")
     async with sleeping(owner, "box") as sleeper, groups.starting("other"):
-        await groups.let_go("box")
+        await groups.remove_later("box")
         assert await asyncio.wait_for(sleeper.wait(), 60) == -signal.SIGKILL
         assert there(owner) == {"box"}
     await until(lambda: not there(owner))
 
 
-async def test_one_that_cannot_be_read_is_not_taken_for_empty(owner: Identity, groups: Cgroups) -> None:
+async def test_unreadable_cgroup_is_not_empty(owner: Identity, groups: Cgroups) -> None:
     make(owner, "box")
     async with sleeping(owner, "box") as sleeper:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         try:
-            letting_go = asyncio.create_task(groups.let_go("box"))
+            letting_go = asyncio.create_task(groups.remove_later("box"))
             await asyncio.sleep(0)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -105,44 +105,42 @@ async def test_one_that_cannot_be_read_is_not_taken_for_empty(owner: Identity, g
     await until(lambda: not there(owner))
 
 
-async def test_one_that_somebody_came_into_holds_up_no_other_and_is_seen_again(
-    owner: Identity, groups: Cgroups
-) -> None:
+async def test_occupied_cgroup_is_left_to_reaper(owner: Identity, groups: Cgroups) -> None:
     make(owner, "box", "other")
     async with AsyncExitStack() as living:
         async with groups.starting("one"):
-            await groups.let_go("box")
-            await groups.let_go("other")
+            await groups.remove_later("box")
+            await groups.remove_later("other")
             sleeper = await living.enter_async_context(sleeping(owner, "box"))
         await until(lambda: there(owner) == groups.names() == {"box"})
-        await groups.let_go("box")
+        await groups.remove_later("box")
         assert await asyncio.wait_for(sleeper.wait(), 60) == -signal.SIGKILL
     await until(lambda: not there(owner))
 
 
-async def test_few_wait_at_a_time(owner: Identity, groups: Cgroups) -> None:
+async def test_number_of_waiting_cgroups_is_limited(owner: Identity, groups: Cgroups) -> None:
     make(owner, *MANY)
     async with groups.starting("other"):
         for name in MANY:
-            await groups.let_go(name)
-        assert there(owner) == set(MANY[:MOST])
+            await groups.remove_later(name)
+        assert there(owner) == set(MANY[:MAX_WAITING])
     await until(lambda: not there(owner))
 
 
-async def test_few_wait_of_those_that_are_let_go_at_once(owner: Identity, groups: Cgroups) -> None:
+async def test_waiting_limit_holds_for_concurrent_removals(owner: Identity, groups: Cgroups) -> None:
     make(owner, *MANY)
     async with AsyncExitStack() as living:
         for name in MANY:
             await living.enter_async_context(sleeping(owner, name))
         async with groups.starting("other"):
-            await asyncio.gather(*map(groups.let_go, MANY))
-            assert len(there(owner)) == MOST
+            await asyncio.gather(*map(groups.remove_later, MANY))
+            assert len(there(owner)) == MAX_WAITING
     await until(lambda: not there(owner))
 
 
-async def test_a_name_that_comes_again_has_a_group_of_its_own(owner: Identity, groups: Cgroups) -> None:
+async def test_reused_name_gets_a_new_cgroup(owner: Identity, groups: Cgroups) -> None:
     make(owner, "box")
-    await groups.let_go("box")
+    await groups.remove_later("box")
     async with groups.starting("box"):
         assert there(owner) == set()
         make(owner, "box")
@@ -150,7 +148,7 @@ async def test_a_name_that_comes_again_has_a_group_of_its_own(owner: Identity, g
     await groups.remove("box")
 
 
-async def test_no_thread_that_comes_late_takes_one_whose_name_has_come_again(owner: Identity, groups: Cgroups) -> None:
+async def test_late_removal_spares_reused_name(owner: Identity, groups: Cgroups) -> None:
     make(owner, "box", "other")
     released = threading.Event()
     loop = asyncio.get_running_loop()
@@ -158,7 +156,7 @@ async def test_no_thread_that_comes_late_takes_one_whose_name_has_come_again(own
         loop.set_default_executor(threads)
         try:
             busy = loop.run_in_executor(None, released.wait)
-            await groups.let_go("box")
+            await groups.remove_later("box")
             await until(lambda: threads._work_queue.qsize() > 0)
             async with groups.starting("box"):
                 make(owner, "box")
@@ -172,18 +170,18 @@ async def test_no_thread_that_comes_late_takes_one_whose_name_has_come_again(own
     await groups.remove("other")
 
 
-async def test_nothing_goes_on_when_the_owner_has_gone(owner: Identity, groups: Cgroups) -> None:
+async def test_removal_stops_with_owner(owner: Identity, groups: Cgroups) -> None:
     make(owner, "box")
     before = asyncio.all_tasks()
-    await groups.let_go("box")
+    await groups.remove_later("box")
     assert len(asyncio.all_tasks()) > len(before)
     await groups.remove_group()
     assert asyncio.all_tasks() == before
 
 
-async def test_none_is_left_when_the_owner_goes(owner: Identity, groups: Cgroups) -> None:
+async def test_owner_removes_all_cgroups(owner: Identity, groups: Cgroups) -> None:
     make(owner, *MANY)
     for name in MANY:
-        await groups.let_go(name)
+        await groups.remove_later(name)
     await groups.remove_group()
     assert there(owner) == set()

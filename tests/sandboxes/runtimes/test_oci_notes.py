@@ -18,11 +18,11 @@ SMALL = SandboxLimits(memory_mib=64, disk_mib=16)
 
 
 def notes(runtime: OciRuntime) -> list[str]:
-    inside = Path(f"/proc/{runtime._starting.starter._process.pid}/root")
+    inside = Path(f"/proc/{runtime._supervisor.starter._process.pid}/root")
     return os.listdir(inside / starter.STATE.relative_to("/"))
 
 
-async def test_starts_at_once_leave_each_other_room_for_their_notes(oci_runtime: OciRuntime, test_image: str) -> None:
+async def test_concurrent_starts_have_space_for_state(oci_runtime: OciRuntime, test_image: str) -> None:
     """Of all variables that there may be, each byte is six in what the OCI runtime reads and copies."""
     length = VARIABLE_BYTES // 2
     env = {f"A{number}": "\1" * length for number in range(ENVIRONMENT_BYTES // length - 1)}
@@ -33,16 +33,14 @@ async def test_starts_at_once_leave_each_other_room_for_their_notes(oci_runtime:
 
 
 @pytest.mark.parametrize("end", ["exit 3", "kill -9 $$"])
-async def test_what_a_start_noted_that_failed_is_gone(
-    oci_runtime: OciRuntime, test_image: str, tmp_path: Path, end: str
-) -> None:
+async def test_failed_start_leaves_no_state(oci_runtime: OciRuntime, test_image: str, tmp_path: Path, end: str) -> None:
     noting = tmp_path / "crun"
     noting.write_text(
         '#!/bin/sh\nfor name; do :; done\nmkdir -p "$2/$name/a/b" && ln -s .. "$2/$name/a/up" &&\n'
         f'echo > "$2/$name/a/b/c" && chmod 0 "$2/$name/a" && ls "$2" >&2\n{end}\n'
     )
     noting.chmod(0o755)
-    starting = oci_runtime._starting
+    starting = oci_runtime._supervisor
     starting.program = replace(starting.program, path=noting, loaded_once=False)
     await starting.renew()
     with pytest.raises(BootError, match=r"did not start: [0-9a-f]{12}$"):

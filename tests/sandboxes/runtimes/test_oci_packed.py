@@ -63,7 +63,7 @@ async def test_private_layers_hold_the_same_files(oci_runtime: OciRuntime, test_
     assert private == shared
 
 
-async def test_private_layers_without_mounts_of_files(
+async def test_private_layers_work_on_block_devices(
     toolbox: Toolbox, state_dir: Path, test_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kernels before 6.12 mount a device on the image."""
@@ -78,7 +78,7 @@ async def test_private_layers_without_mounts_of_files(
         await runtime.close()
 
 
-async def test_without_the_program_that_packs_the_operator_is_told(
+async def test_missing_mkfs_erofs_is_reported(
     toolbox: Toolbox, state_dir: Path, test_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_layers, "PROGRAM", "mkfs.no-such-program")
@@ -122,19 +122,19 @@ async def test_unused_packed_layers_are_removed_and_made_again(layers: PackedLay
 async def test_layer_larger_than_the_disk_is_refused(layers: PackedLayers, tmp_path: Path) -> None:
     layer = layer_with(tmp_path, b"")
     os.truncate(layer / "file", shutil.disk_usage(tmp_path).total)
-    with pytest.raises(DiskFull, match="make room, or use a smaller image"):
+    with pytest.raises(DiskFull, match="free disk space, or use a smaller image"):
         async with layers.sources([layer]):
             pass
     assert packed_in(tmp_path) == []
 
 
-async def test_layer_that_is_gone_is_said(layers: PackedLayers, tmp_path: Path) -> None:
+async def test_missing_layer_is_reported(layers: PackedLayers, tmp_path: Path) -> None:
     with pytest.raises(BootError, match="cannot be packed"):
         async with layers.sources([tmp_path / "gone" / "diff"]):
             pass
 
 
-async def test_machine_without_erofs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_host_without_erofs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     false = shutil.which("false")
     assert false is not None
     monkeypatch.setattr(packed_layers, "PROGRAM", false)

@@ -35,7 +35,7 @@ from sandboxes.errors import DiskFull
 from sandboxes.ownership.owner import Identity, group_of, owner_names
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.runtimes.oci.oci_programs import PROGRAMS
-from sandboxes.runtimes.oci.starter_supervisor import FAILURES
+from sandboxes.runtimes.oci.starter_supervisor import MAX_FAILURES
 from sandboxes.runtimes.oci.uid_ranges import FIRST_ID
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.support.docker_daemon import docker_daemon
@@ -136,7 +136,7 @@ async def test_each_program_runs_sandboxes_in_user_namespaces(runtime: OciRuntim
     assert runtime.degraded == ()
 
 
-async def test_a_disk_that_is_full_is_the_sandboxes_own_trouble(oci_runtime: OciRuntime, test_image: str) -> None:
+async def test_full_sandbox_disk_affects_only_sandbox(oci_runtime: OciRuntime, test_image: str) -> None:
     spec = SandboxSpec(test_image, limits=SandboxLimits(disk_mib=32, file_size_mib=1024))
     async with oci_runtime.scope(spec) as full, oci_runtime.scope(spec) as other:
         written = await full.exec(["dd", "if=/dev/urandom", "of=/big", "bs=1048576", "count=200"], timeout_s=WAIT_S)
@@ -147,7 +147,7 @@ async def test_a_disk_that_is_full_is_the_sandboxes_own_trouble(oci_runtime: Oci
         assert text(await full.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
 
 
-async def test_an_image_in_use_cannot_be_taken_away(
+async def test_image_in_use_cannot_be_removed(
     oci_runtime: OciRuntime, docker_client: docker.DockerClient, test_image: str
 ) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
@@ -156,7 +156,7 @@ async def test_an_image_in_use_cannot_be_taken_away(
         assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
 
 
-async def test_once_an_image_is_known_the_daemon_may_be_away(
+async def test_cached_image_boots_without_daemon(
     docker_client: docker.DockerClient,
     docker_runtime: DockerRuntime,
     toolbox: Toolbox,
@@ -179,13 +179,11 @@ async def test_once_an_image_is_known_the_daemon_may_be_away(
     assert docker_client.containers.list(all=True, filters={"label": labels}) == []
 
 
-async def test_an_open_that_is_cancelled_leaves_no_group(
-    oci_runtime: OciRuntime, toolbox: Toolbox, state_dir: Path
-) -> None:
+async def test_cancelled_open_leaves_no_cgroup(oci_runtime: OciRuntime, toolbox: Toolbox, state_dir: Path) -> None:
     place = state_dir / "cancelled"
     opening = asyncio.create_task(OciRuntime.open(state_dir=place, owner="one", toolbox=toolbox))
     await eventually(lambda: opening.done() or (place / "owners" / ".seal").exists())
-    roots = [root / group_of(Identity.here(place, "one")) for root in find_hierarchies().narrowed().roots]
+    roots = [root / group_of(Identity.here(place, "one")) for root in find_hierarchies().needed().roots]
     await eventually(lambda: opening.done() or any(root.exists() for root in roots))
     opening.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -194,7 +192,7 @@ async def test_an_open_that_is_cancelled_leaves_no_group(
 
 
 @pytest.mark.parametrize("cleared_away", [False, True])
-async def test_a_kill_from_outside_is_told_from_a_death_for_memory(
+async def test_outside_kill_differs_from_oom_kill(
     oci_runtime: OciRuntime, state_dir: Path, test_image: str, cleared_away: bool
 ) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
@@ -208,20 +206,20 @@ async def test_a_kill_from_outside_is_told_from_a_death_for_memory(
     assert await living(oci_runtime) == set()
 
 
-async def test_what_does_not_start_says_why_and_leaves_nothing(
+async def test_failed_start_reports_cause_and_leaves_nothing(
     oci_runtime: OciRuntime, test_image: str, tmp_path: Path
 ) -> None:
     refusing = tmp_path / "crun"
     refusing.write_text("#!/bin/sh\necho not today >&2; exit 3\n")
     refusing.chmod(0o755)
-    oci_runtime._starting.program = replace(oci_runtime._starting.program, path=refusing, loaded_once=False)
-    await kill(oci_runtime._starting.starter._process)  # it would go on with the program that it has
+    oci_runtime._supervisor.program = replace(oci_runtime._supervisor.program, path=refusing, loaded_once=False)
+    await kill(oci_runtime._supervisor.starter._process)  # it would go on with the program that it has
     with pytest.raises(BootError, match="did not start: not today"):
         await oci_runtime.create(SandboxSpec(test_image))
     assert await living(oci_runtime) == set()
 
 
-async def test_what_this_process_was_told_is_not_told_to_the_program(
+async def test_oci_program_does_not_inherit_environment(
     state_dir: Path, toolbox: Toolbox, test_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An OCI runtime that finds a NOTIFY_SOCKET waits for word that its first process is ready."""
@@ -230,14 +228,14 @@ async def test_what_this_process_was_told_is_not_told_to_the_program(
     try:
         async with runtime.scope(SandboxSpec(test_image)) as sandbox:
             assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
-        process = runtime._starting.starter._process.pid
+        process = runtime._supervisor.starter._process.pid
         told = await asyncio.to_thread(Path(f"/proc/{process}/environ").read_bytes)
         assert b"NOTIFY_SOCKET" not in told
     finally:
         await runtime.close()
 
 
-async def test_crun_is_loaded_once_and_a_script_in_its_place_at_each_start(
+async def test_crun_is_loaded_once_but_script_is_not(
     oci_runtime: OciRuntime,
     state_dir: Path,
     toolbox: Toolbox,
@@ -246,16 +244,16 @@ async def test_crun_is_loaded_once_and_a_script_in_its_place_at_each_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     crun = require_program("crun")
-    assert os.readlink(f"/proc/{oci_runtime._starting.starter._process.pid}/exe").startswith("/memfd:crun")
+    assert os.readlink(f"/proc/{oci_runtime._supervisor.starter._process.pid}/exe").startswith("/memfd:crun")
     script = tmp_path / "crun"
     script.write_text(f'#!/bin/sh\nexec {crun} "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     scripted = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, programs=["crun"])
     try:
-        assert os.readlink(f"/proc/{scripted._starting.starter._process.pid}/exe") == str(toolbox.starter)
+        assert os.readlink(f"/proc/{scripted._supervisor.starter._process.pid}/exe") == str(toolbox.starter)
         (said,) = set(scripted.degraded) - set(oci_runtime.degraded)
-        assert said.startswith("crun is run anew at each start")
+        assert said.startswith("crun is executed at each start")
         async with scripted.scope(SandboxSpec(test_image)) as sandbox:
             assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
     finally:
@@ -279,18 +277,18 @@ def libraries_of(pid: int) -> dict[str, bool]:
     return found
 
 
-async def test_a_start_takes_only_libraries_along_that_crun_names(oci_runtime: OciRuntime) -> None:
-    libraries = libraries_of(oci_runtime._starting.starter._process.pid)
+async def test_fork_of_crun_has_only_linked_libraries(oci_runtime: OciRuntime) -> None:
+    libraries = libraries_of(oci_runtime._supervisor.starter._process.pid)
     taken = ("ld-", "starter.so", *named_by(require_program("crun")))
     assert libraries == {name: not name.startswith(taken) for name in libraries}
     assert libraries["libc.so.6"] is False
 
 
 @pytest.mark.parametrize("how", ["cannot be loaded", "starts nothing"])
-async def test_a_crun_that_is_loaded_in_vain_is_run_at_each_start(
+async def test_failing_loaded_crun_is_executed_instead(
     oci_runtime: OciRuntime, test_image: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    starting, spec = oci_runtime._starting, SandboxSpec(test_image)
+    starting, spec = oci_runtime._supervisor, SandboxSpec(test_image)
     assert starting.program.loaded_once
     async with oci_runtime.scope(spec) as before:
         if how == "cannot be loaded":  # as one that was put in its place and is static
@@ -301,7 +299,7 @@ async def test_a_crun_that_is_loaded_in_vain_is_run_at_each_start(
             await kill(starting.starter._process)
         else:
             resource.prlimit(starting.starter._process.pid, resource.RLIMIT_NOFILE, (3, 3))
-            for _ in range(FAILURES):
+            for _ in range(MAX_FAILURES):
                 with pytest.raises(BootError):
                     await oci_runtime.create(spec)
         for _ in range(2):
@@ -309,46 +307,44 @@ async def test_a_crun_that_is_loaded_in_vain_is_run_at_each_start(
                 assert text(await after.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
         await before.ping()
     assert not starting.program.loaded_once
-    assert oci_runtime.degraded[-1].startswith("crun is run anew at each start")
-    assert caplog.text.count("crun is run anew at each start") == 1
+    assert oci_runtime.degraded[-1].startswith("crun is executed at each start")
+    assert caplog.text.count("crun is executed at each start") == 1
     assert await living(oci_runtime) == set()
 
 
-async def test_a_program_that_says_nothing_of_its_dead_half_has_started_nobody(
+async def test_success_without_init_process_is_a_failure(
     oci_runtime: OciRuntime, test_image: str, tmp_path: Path
 ) -> None:
-    starting = oci_runtime._starting
+    starting = oci_runtime._supervisor
     silent = tmp_path / "crun"
     silent.write_text("#!/bin/sh\necho half of it died >&2\n")
     silent.chmod(0o755)
     starting.program = replace(starting.program, path=silent, loaded_once=False)
     await starting.renew()
     starting.program = replace(starting.program, loaded_once=True)
-    for _ in range(FAILURES):
-        assert not starting.doubtful
+    for _ in range(MAX_FAILURES):
+        assert not starting.needs_trial
         with pytest.raises(BootError, match="did not start: half of it died"):
             await oci_runtime.create(SandboxSpec(test_image))
-    assert starting.doubtful
+    assert starting.needs_trial
     assert await living(oci_runtime) == set()
 
 
-async def test_an_image_that_never_starts_says_nothing_of_the_program(
-    oci_runtime: OciRuntime, docker_client: docker.DockerClient
-) -> None:
+async def test_broken_image_keeps_crun_loaded(oci_runtime: OciRuntime, docker_client: docker.DockerClient) -> None:
     made = made_image(docker_client, [Layer().file("proc", b"no directory")])
     image = next(made)
-    for _ in range(FAILURES + 1):
+    for _ in range(MAX_FAILURES + 1):
         with pytest.raises(SpecError, match="did not start"):
             await oci_runtime.create(SandboxSpec(image))
     next(made, None)
-    assert oci_runtime._starting.program.loaded_once
+    assert oci_runtime._supervisor.program.loaded_once
 
 
-async def test_a_starter_that_was_killed_is_started_again_and_sandboxes_outlive_it(
+async def test_killed_starter_is_restarted_and_sandboxes_survive(
     oci_runtime: OciRuntime, state_dir: Path, test_image: str
 ) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as before:
-        await kill(oci_runtime._starting.starter._process)
+        await kill(oci_runtime._supervisor.starter._process)
         async with oci_runtime.scope(SandboxSpec(test_image)) as after:
             for sandbox in (before, after):
                 assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
@@ -359,54 +355,52 @@ async def test_a_starter_that_was_killed_is_started_again_and_sandboxes_outlive_
     assert await living(oci_runtime) == set()
 
 
-async def test_a_starter_that_says_nothing_any_more_gives_way_to_another(
+async def test_silent_starter_is_replaced(
     oci_runtime: OciRuntime, test_image: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as before:
-        os.kill(oci_runtime._starting.starter._process.pid, signal.SIGSTOP)
+        os.kill(oci_runtime._supervisor.starter._process.pid, signal.SIGSTOP)
         with monkeypatch.context() as soon:
-            soon.setattr("sandboxes.runtimes.oci.starter.LONG_S", 0.5)
+            soon.setattr("sandboxes.runtimes.oci.starter.SLOW_START_S", 0.5)
             soon.setattr("sandboxes.runtimes.oci.starter.ANSWER_S", 0.5)
             starts = [oci_runtime.create(SandboxSpec(test_image)) for _ in range(3)]
             ends = await asyncio.gather(*starts, return_exceptions=True)
         assert [type(end) for end in ends] == [RuntimeUnavailable] * 3, ends
-        assert "says nothing any more" in caplog.text
+        assert "does not answer" in caplog.text
         async with oci_runtime.scope(SandboxSpec(test_image)) as after:
             for sandbox in (before, after):
                 assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
-    os.kill(oci_runtime._starting.starter._process.pid, signal.SIGSTOP)
+    os.kill(oci_runtime._supervisor.starter._process.pid, signal.SIGSTOP)
     monkeypatch.setattr("sandboxes.runtimes.oci.starter.ANSWER_S", 0.5)
     await oci_runtime.close()
 
 
-async def test_a_start_that_takes_long_is_waited_for_while_the_starter_listens(
+async def test_slow_start_is_awaited_while_starter_answers(
     oci_runtime: OciRuntime, test_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandboxes.runtimes.oci.starter.LONG_S", 0.001)
+    monkeypatch.setattr("sandboxes.runtimes.oci.starter.SLOW_START_S", 0.001)
     async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
         assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
 
 
-async def test_those_who_end_together_while_the_starter_sleeps_are_all_told_of(oci_runtime: OciRuntime) -> None:
-    starter = oci_runtime._starting.starter
+async def test_ends_during_starter_stop_are_all_reported(oci_runtime: OciRuntime) -> None:
+    starter = oci_runtime._supervisor.starter
     told: list[int | None] = []
     os.kill(starter._process.pid, signal.SIGSTOP)
     try:
         for stranger in range(1000):
-            starter.ask_end(2**30 + stranger, told.append)
+            starter.request_exit_status(2**30 + stranger, told.append)
     finally:
         os.kill(starter._process.pid, signal.SIGCONT)
     assert await eventually(lambda: len(told) == 1000)
     assert not starter.gone
 
 
-async def test_whoever_has_the_number_of_one_that_ended_is_not_taken_for_it(
-    oci_runtime: OciRuntime, test_image: str
-) -> None:
+async def test_reused_pid_is_not_the_init_process(oci_runtime: OciRuntime, test_image: str) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
-        first = oci_runtime._ends._first[sandbox.id]
+        first = oci_runtime._exit_tracker._init_processes[sandbox.id]
         first.kill()
-        assert await first.until_told(WAIT_S)
+        assert await first.wait_for_status(WAIT_S)
         first.pid = os.getpid()  # as when all numbers have been given since
         with pytest.raises(SandboxGone) as gone:
             await sandbox.ping()
@@ -419,8 +413,8 @@ async def kill(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-async def test_while_a_disk_stands_still_all_else_goes_on(oci_runtime: OciRuntime, test_image: str) -> None:
-    disk = os.open(oci_runtime._files.place("."), os.O_RDONLY)
+async def test_blocked_disk_does_not_block_event_loop(oci_runtime: OciRuntime, test_image: str) -> None:
+    disk = os.open(oci_runtime._files.sandbox_dir("."), os.O_RDONLY)
 
     rescue = f"import fcntl, time; time.sleep({STILL_S}); fcntl.ioctl({disk}, {FITHAW}, 0)"  # or nobody could
     spec = SandboxSpec(test_image)
@@ -446,7 +440,7 @@ async def test_while_a_disk_stands_still_all_else_goes_on(oci_runtime: OciRuntim
     os.close(disk)
 
 
-async def test_when_a_disk_fails_its_sandboxes_are_lost_by_nobodys_doing_and_a_new_one_is_made(
+async def test_failed_disk_loses_sandboxes_and_is_replaced(
     docker_client: docker.DockerClient, toolbox: Toolbox, tmp_path: Path, test_image: str
 ) -> None:
     with machine_disk(tmp_path / "machine", 4000) as place:
@@ -454,7 +448,7 @@ async def test_when_a_disk_fails_its_sandboxes_are_lost_by_nobodys_doing_and_a_n
         try:
             async with runtime.scope(SandboxSpec(test_image)) as lost:
                 fill_machine(place)
-                with pytest.raises(SandboxGone, match="no room left") as gone:
+                with pytest.raises(SandboxGone, match="has no free space") as gone:
                     await lost.exec(["true"], timeout_s=WAIT_S)
                 assert gone.value.by is LossCause.OUTSIDE
                 with pytest.raises(DiskFull):
@@ -469,16 +463,14 @@ async def test_when_a_disk_fails_its_sandboxes_are_lost_by_nobodys_doing_and_a_n
             await runtime.close()
 
 
-async def test_without_room_there_are_no_sandboxes_rather_than_some_without_limits(
-    docker_client: docker.DockerClient, tmp_path: Path
-) -> None:
+async def test_full_host_disk_refuses_sandboxes(docker_client: docker.DockerClient, tmp_path: Path) -> None:
     with machine_disk(tmp_path / "machine", 1000) as place:
         for kind in ("oci", "auto"):
             with pytest.raises(RuntimeUnavailable, match="sandboxes need 1024 MiB"):
                 await open_runtime(kind, state_dir=place)
 
 
-async def test_a_trial_that_took_too_long_is_tried_again(
+async def test_slow_trial_is_retried(
     docker_client: docker.DockerClient,
     toolbox: Toolbox,
     state_dir: Path,
@@ -491,14 +483,14 @@ async def test_a_trial_that_took_too_long_is_tried_again(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
     try:
-        assert runtime._starting.program.path == slow
+        assert runtime._supervisor.program.path == slow
         (said,) = runtime.degraded
-        assert said.startswith("crun is run anew at each start")  # as any script
+        assert said.startswith("crun is executed at each start")  # as any script
     finally:
         await runtime.close()
 
 
-async def test_what_holds_an_image_is_renewed_and_without_its_layers_no_answer_is_believed(
+async def test_removed_pin_is_renewed_unless_layers_are_gone(
     toolbox: Toolbox, state_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """``docker system prune`` removes what holds an image, and with ``-a`` the image."""
@@ -526,21 +518,21 @@ async def test_what_holds_an_image_is_renewed_and_without_its_layers_no_answer_i
                 await runtime.close()
 
 
-async def test_the_machine_can_let_go_of_what_it_had_mounted(
+async def test_host_mounts_can_be_unmounted(
     mounted: Path, oci_runtime: OciRuntime, state_dir: Path, test_image: str
 ) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
-        for pid in (oci_runtime._starting.starter._process.pid, first_process(state_dir, sandbox.id)):
+        for pid in (oci_runtime._supervisor.starter._process.pid, first_process(state_dir, sandbox.id)):
             assert str(mounted) not in mount_table(pid)
 
 
-async def test_without_a_program_it_says_what_to_install(toolbox: Toolbox, state_dir: Path) -> None:
+async def test_missing_oci_program_is_reported(toolbox: Toolbox, state_dir: Path) -> None:
     with pytest.raises(RuntimeUnavailable, match="apt-get install crun"):
         await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, programs=["no-such-program"])
     assert owner_names(state_dir) == []
 
 
-async def test_auto_takes_it_where_it_works(state_dir: Path, docker_client: docker.DockerClient) -> None:
+async def test_auto_selects_oci_runtime(state_dir: Path, docker_client: docker.DockerClient) -> None:
     require_program("crun")
     runtime = await open_runtime("auto", state_dir=state_dir)
     try:
@@ -549,7 +541,7 @@ async def test_auto_takes_it_where_it_works(state_dir: Path, docker_client: dock
         await runtime.close()
 
 
-async def test_many_at_once_and_all_gone(oci_runtime: OciRuntime, test_image: str) -> None:
+async def test_many_sandboxes_leave_nothing(oci_runtime: OciRuntime, test_image: str) -> None:
     spec = SandboxSpec(test_image)
     boxes = await asyncio.gather(*(oci_runtime.create(spec) for _ in range(40)))
     said = await asyncio.gather(*(box.exec(["echo", box.id], timeout_s=WAIT_S) for box in boxes))
@@ -558,7 +550,7 @@ async def test_many_at_once_and_all_gone(oci_runtime: OciRuntime, test_image: st
     assert await living(oci_runtime) == set()
 
 
-async def test_layers_that_are_no_directories_are_copied_once_and_go_with_the_image(
+async def test_exported_layers_are_removed_with_image(
     toolbox: Toolbox, state_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     copies = state_dir / "unpacked"

@@ -26,7 +26,7 @@ from sandboxes import (
 from sandboxes.ownership.labels import container_name
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.toolserver.toolbox import Toolbox
-from sandboxes.warm_pool import CALM_S, RETRY_S, SPARE_S
+from sandboxes.warm_pool import PAUSE_S, RETRY_S, SURPLUS_S
 from tests.support.docker_daemon import docker_daemon
 from tests.support.images import busybox_image
 from tests.support.sandboxes.conformance import living, text
@@ -169,17 +169,17 @@ async def test_nonsense_is_refused_before_it_is_wanted(fake: FakeRuntime) -> Non
 
 async def test_wants_add_up_and_end(fake: FakeRuntime) -> None:
     clock = Clock()
-    pool = WarmPool(fake, short=lambda: "", clock=clock)
+    pool = WarmPool(fake, shortage=lambda: "", clock=clock)
     with pool.reserve(SPEC):
         with pool.reserve(SPEC, 2):
             await until_ready(pool, SPEC, 3)
         await settled()
         assert pool.ready(SPEC) == 3, "one just given up is often wanted again"
-        clock.now += SPARE_S
+        clock.now += SURPLUS_S
         with pool.reserve(SPEC, 0):  # so that the pool looks
             await until_ready(pool, SPEC, 1)
     await settled()
-    clock.now += SPARE_S
+    clock.now += SURPLUS_S
     with pool.reserve(SPEC, 0):
         await until_ready(pool, SPEC, 0)
     await settled()
@@ -190,19 +190,19 @@ async def test_wants_add_up_and_end(fake: FakeRuntime) -> None:
 
 async def test_where_the_machine_is_short_of_something_all_go_at_once(fake: FakeRuntime) -> None:
     clock, shortage = Clock(), [""]
-    pool = WarmPool(fake, short=lambda: shortage[0], clock=clock)
+    pool = WarmPool(fake, shortage=lambda: shortage[0], clock=clock)
     with pool.reserve(SPEC, 2):
         await until_ready(pool, SPEC, 2)
         held = await pool.create(SPEC)
         await until_ready(pool, SPEC, 2)
-        shortage[0] = "memory is short"
+        shortage[0] = "memory is shortage"
         clock.now += 1.0
         with pool.reserve(SPEC):
             await until_ready(pool, SPEC, 0)
         await settled()
         assert list(fake.sandboxes) == [held.id], "what somebody holds stays"
         shortage[0] = ""
-        clock.now += CALM_S
+        clock.now += PAUSE_S
         with pool.reserve(SPEC, 0):
             await until_ready(pool, SPEC, 2)
     await pool.close()
@@ -218,7 +218,7 @@ async def test_what_is_pooled_lets_go_of_its_image(fake: FakeRuntime, pool: Warm
 async def test_a_boot_that_fails_is_tried_again_ever_more_rarely() -> None:
     clock = Clock()
     fake = FakeRuntime({IMAGE: FILES}, boot_errors=[BootError("no")] * 4)
-    pool = WarmPool(fake, short=lambda: "", clock=clock)
+    pool = WarmPool(fake, shortage=lambda: "", clock=clock)
     with pool.reserve(SPEC):
         await settled()
         for wait_s in (RETRY_S, 2 * RETRY_S):
@@ -358,7 +358,7 @@ class TestOci:
         """What is ready is of use still, and for what comes next there is another."""
         (starter,) = _children("starter")
         os.kill(starter, signal.SIGKILL)
-        await oci_runtime._starting.starter._process.wait()
+        await oci_runtime._supervisor.starter._process.wait()
         for _ in range(4):
             sandbox = await pool.create(spec)
             assert text(await sandbox.exec(["echo", "here"], timeout_s=WAIT_S)) == "here\n"

@@ -102,7 +102,7 @@ ARGUMENTS = {
 }
 
 
-HABITS = [
+PRIOR_USES = [
     ("codex", "shell", {"command": ["ls"], "sandbox_permissions": "require_escalated", "justification": "why"}),
     ("codex", "shell", {"command": ["ls"], "with_escalated_permissions": True}),
     ("claude-code", "Bash", {"command": "ls", "dangerouslyDisableSandbox": True}),
@@ -115,7 +115,7 @@ HABITS = [
 ]
 
 
-@pytest.mark.parametrize(("pack", "name", "arguments"), HABITS)
+@pytest.mark.parametrize(("pack", "name", "arguments"), PRIOR_USES)
 def test_what_a_product_documents_is_no_malformed_call(pack: str, name: str, arguments: dict[str, Any]) -> None:
     assert isinstance(Toolset.of([pack]).prepare(name, json.dumps(arguments)), PreparedCall)
 

@@ -54,7 +54,7 @@ async def test_environment_is_added_to_and_overridden(server: ToolServer) -> Non
     assert sum(line.startswith("HOME=") for line in lines) == 1
 
 
-async def test_a_program_is_looked_up_in_the_path_it_will_have(server: ToolServer, tmp_path: Path) -> None:
+async def test_program_is_found_in_its_own_path(server: ToolServer, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "only-here"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho found\n")
@@ -63,7 +63,7 @@ async def test_a_program_is_looked_up_in_the_path_it_will_have(server: ToolServe
     assert out(result) == "found\n"
 
 
-async def test_a_program_has_plain_descriptors_signals_and_standing(server: ToolServer) -> None:
+async def test_program_starts_with_clean_process_state(server: ToolServer) -> None:
     script = (
         "import os, signal\n"
         "print(sorted(int(fd) for fd in os.listdir('/proc/self/fd'))[:4])\n"
@@ -77,14 +77,14 @@ async def test_a_program_has_plain_descriptors_signals_and_standing(server: Tool
     assert (await sh(server, "grep SigIgn /proc/self/status")).split() == ["SigIgn:", "0000000000000000"]
 
 
-async def test_stdin_of_many_pages(server: ToolServer) -> None:
+async def test_large_stdin_arrives_whole(server: ToolServer) -> None:
     data = os.urandom(3_000_000)
     result = await server.exec(["cat"], stdin=data, timeout_s=WAIT_S, output_limit=4_000_000)
     assert result.stdout == Capture(data)
 
 
 @pytest.mark.parametrize("reader", ["cat", "read line; echo $?", "head -c 1", "exec python3 -c 'input()'"])
-async def test_stdin_that_is_empty_ends_at_once(server: ToolServer, reader: str) -> None:
+async def test_empty_stdin_ends_at_once(server: ToolServer, reader: str) -> None:
     assert not (await server.exec(["sh", "-c", reader], timeout_s=WAIT_S)).timed_out
 
 
@@ -101,7 +101,7 @@ async def test_stdin_that_is_empty_ends_at_once(server: ToolServer, reader: str)
         (["true", "x" * 3_000_000], None, 126, b"true: Argument list too long"),
     ],
 )
-async def test_what_cannot_be_started_is_a_result(
+async def test_start_failure_is_a_result(
     server: ToolServer, argv: list[str], cwd: str | None, exit_code: int, complaint: bytes
 ) -> None:
     result = await server.exec(argv, cwd=cwd, timeout_s=WAIT_S)
@@ -110,13 +110,13 @@ async def test_what_cannot_be_started_is_a_result(
 
 
 @pytest.mark.parametrize("argument", ["zero\0byte", "half \ud800 pair"])
-async def test_what_cannot_be_sent_is_a_result(server: ToolServer, argument: str) -> None:
+async def test_unsendable_command_is_a_result(server: ToolServer, argument: str) -> None:
     assert (await server.exec(["echo", argument], timeout_s=WAIT_S)).exit_code == 126
     assert (await server.shell(argument, timeout_s=WAIT_S)).exit_code == 126
     await server.ping()
 
 
-async def test_nothing_to_run_is_the_callers_mistake(server: ToolServer) -> None:
+async def test_empty_argv_is_a_spec_error(server: ToolServer) -> None:
     with pytest.raises(SpecError, match="argv is empty"):
         await server.exec([], timeout_s=WAIT_S)
     with pytest.raises(SpecError, match="63 bytes"):
@@ -130,12 +130,12 @@ async def test_undecodable_arguments_and_output_pass_unchanged(server: ToolServe
     assert (await server.exec(["cat"], stdin=everything, timeout_s=WAIT_S)).stdout.head == everything
 
 
-async def test_death_by_a_signal_is_128_and_its_number(server: ToolServer) -> None:
+async def test_signal_death_is_128_plus_signal(server: ToolServer) -> None:
     result = await server.exec(["sh", "-c", "kill -SEGV $$"], timeout_s=WAIT_S)
     assert result.exit_code == 128 + signal.SIGSEGV
 
 
-async def test_long_output_keeps_head_and_tail_and_spills_the_rest(server: ToolServer) -> None:
+async def test_long_output_is_elided_and_spilled(server: ToolServer) -> None:
     result = await server.exec(["seq", "200000"], timeout_s=WAIT_S, output_limit=100)
     whole = "".join(f"{n}\n" for n in range(1, 200001)).encode()
     assert result.stdout == Capture(whole[:50], whole[-50:], len(whole) - 100)
@@ -151,13 +151,13 @@ async def test_output_of_exactly_the_limit_is_whole(server: ToolServer) -> None:
     assert spilled(result) == bytes(101)
 
 
-async def test_no_output_may_be_wanted(server: ToolServer) -> None:
+async def test_output_limit_may_be_zero(server: ToolServer) -> None:
     result = await server.exec(["echo", "x"], timeout_s=WAIT_S, output_limit=0)
     assert result.stdout == Capture(b"", b"", 2)
     assert spilled(result) == b"x\n"
 
 
-async def test_endless_output_is_cut_at_the_time_out_while_others_are_served(server: ToolServer) -> None:
+async def test_endless_output_does_not_block_other_calls(server: ToolServer) -> None:
     endless = asyncio.create_task(server.exec(["yes"], timeout_s=1.0, output_limit=1000))
     while not endless.done():
         await server.ping()
@@ -182,14 +182,14 @@ async def test_endless_output_is_cut_at_the_time_out_while_others_are_served(ser
         "f() { (f &) ; sleep MARK; }; i=0; while [ $i -lt 40 ]; do i=$((i+1)); (setsid sleep MARK &); done; sleep MARK",
     ],
 )
-async def test_a_time_out_ends_the_whole_tree(server: ToolServer, escape: str) -> None:
+async def test_timeout_kills_process_tree(server: ToolServer, escape: str) -> None:
     mark = f"1234.{os.getpid()}{abs(hash(escape)) % 10**6}"
     result = await server.exec(["sh", "-c", escape.replace("MARK", mark)], timeout_s=0.5)
     assert (result.timed_out, result.exit_code) == (True, None)
     assert await gone(mark)
 
 
-async def test_a_time_out_ends_a_tree_that_grows(server: ToolServer) -> None:
+async def test_timeout_kills_growing_process_tree(server: ToolServer) -> None:
     mark = f"4321.{os.getpid()}"
     script = f"n=0; while [ $n -lt 300 ]; do n=$((n+1)); (setsid sleep {mark} &); done; echo grown; sleep {mark}"
     result = await server.exec(["sh", "-c", script], timeout_s=1.0)
@@ -197,33 +197,33 @@ async def test_a_time_out_ends_a_tree_that_grows(server: ToolServer) -> None:
     assert await gone(mark)
 
 
-async def test_output_before_a_time_out_is_kept(server: ToolServer) -> None:
+async def test_output_before_timeout_is_kept(server: ToolServer) -> None:
     result = await server.exec(["sh", "-c", "echo early; sleep 60"], timeout_s=2.0)
     assert (out(result), result.timed_out) == ("early\n", True)
 
 
-async def test_a_grandchild_that_holds_stdout_neither_delays_nor_loses(server: ToolServer) -> None:
+async def test_background_process_with_stdout_does_not_delay(server: ToolServer) -> None:
     async with asyncio.timeout(WAIT_S):
         assert await sh(server, "sleep 600 & seq 20000 | tail -1; echo end", 300.0) == "20000\nend\n"
 
 
-async def test_a_process_left_behind_may_go_on_writing(server: ToolServer, served: Served) -> None:
+async def test_background_process_can_write_after_command(server: ToolServer, served: Served) -> None:
     await sh(server, "(for i in $(seq 3000); do echo some line of a log; done; touch finished) &")
     assert await eventually((served.home / "finished").exists)
 
 
-async def test_closed_streams_are_no_end(server: ToolServer) -> None:
+async def test_program_with_closed_streams_runs_on(server: ToolServer) -> None:
     result = await server.exec(["sh", "-c", "exec >&- 2>&-; sleep 0.2; exit 7"], timeout_s=WAIT_S)
     assert (result.exit_code, out(result)) == (7, "")
 
 
-async def test_a_hundred_calls_at_once(server: ToolServer) -> None:
+async def test_hundred_concurrent_calls_succeed(server: ToolServer) -> None:
     calls = (server.exec(["sh", "-c", f"echo {n}; exit {n}"], timeout_s=WAIT_S) for n in range(100))
     results = await asyncio.gather(*calls)
     assert [(out(result), result.exit_code) for result in results] == [(f"{n}\n", n) for n in range(100)]
 
 
-async def test_too_many_calls_at_once_are_refused_and_do_no_harm(server: ToolServer) -> None:
+async def test_too_many_concurrent_calls_are_refused(server: ToolServer) -> None:
     mark = f"777.{os.getpid()}"
     calls = [asyncio.create_task(server.exec(["sleep", mark], timeout_s=600.0)) for _ in range(260)]
     assert await eventually(lambda: sum(call.done() for call in calls) == 4)
@@ -236,7 +236,7 @@ async def test_too_many_calls_at_once_are_refused_and_do_no_harm(server: ToolSer
     await server.ping()
 
 
-async def test_a_cancelled_command_is_killed(server: ToolServer, served: Served) -> None:
+async def test_cancelled_command_is_killed(server: ToolServer, served: Served) -> None:
     mark = f"888.{os.getpid()}"
     script = f"(setsid sleep {mark} &) ; touch started; sleep {mark}"
     call = asyncio.create_task(server.exec(["sh", "-c", script], timeout_s=600.0))
@@ -248,20 +248,20 @@ async def test_a_cancelled_command_is_killed(server: ToolServer, served: Served)
     assert await sh(server, "echo on") == "on\n"
 
 
-async def test_a_home_that_was_replaced_is_found_again(server: ToolServer, served: Served) -> None:
+async def test_replaced_working_directory_is_entered_again(server: ToolServer, served: Served) -> None:
     await sh(server, "cd /; rmdir $OLDPWD; mkdir $OLDPWD")
     assert await sh(server, "echo x > made; pwd") == f"{served.home}\n"
     assert await server.read_file("made") == b"x\n"
 
 
-async def test_a_home_that_is_gone_leaves_the_root(server: ToolServer, served: Served) -> None:
+async def test_removed_working_directory_falls_back_to_root(server: ToolServer, served: Served) -> None:
     served.home.rmdir()
     assert await sh(server, "pwd") == "/\n"
     assert out(await server.shell("pwd", timeout_s=WAIT_S)) == "/\n"
     served.home.mkdir()
 
 
-async def test_a_dead_server_is_gone_to_every_caller(server: ToolServer, served: Served) -> None:
+async def test_dead_server_fails_every_call(server: ToolServer, served: Served) -> None:
     calls = [asyncio.create_task(server.exec(["sleep", "3"], timeout_s=60.0)) for _ in range(3)]
     await server.ping()
     served.process.kill()
@@ -272,19 +272,19 @@ async def test_a_dead_server_is_gone_to_every_caller(server: ToolServer, served:
         await server.ping()
 
 
-async def test_another_listener_is_not_believed(served: Served) -> None:
+async def test_listener_with_wrong_pid_is_refused(served: Served) -> None:
     with pytest.raises(ProtocolError, match=f"not {os.getpid()}"):
         await ToolServer.connect(served.socket, expected_pid=os.getpid(), timeout_s=WAIT_S)
 
 
-async def test_nobody_listening_is_a_boot_error(tmp_path: Path) -> None:
+async def test_missing_listener_is_a_boot_error(tmp_path: Path) -> None:
     with pytest.raises(BootError, match="did not answer within"):
         await ToolServer.connect(tmp_path / "sock", expected_pid=None, timeout_s=0.05)
     with pytest.raises(BootError, match="No such file"):
         await ToolServer.connect(tmp_path / "none" / "sock", expected_pid=None, timeout_s=0.05)
 
 
-async def test_idle_it_is_small(served: Served) -> None:
+async def test_idle_server_uses_little_memory(served: Served) -> None:
     """A thousand sandboxes' servers fit where one interpreter would."""
     await served.server.exec(["true"], timeout_s=WAIT_S)
     assert served.process.memory_info().rss < 2 * 1024 * 1024

@@ -22,7 +22,7 @@ async def served(toolbox: Toolbox, tmp_path: Path) -> AsyncIterator[Served]:
         yield served
 
 
-async def test_without_descriptors_commands_fail_and_the_server_stays(served: Served) -> None:
+async def test_commands_fail_without_free_descriptors(served: Served) -> None:
     assert out(await served.server.exec(["echo", "up"], timeout_s=WAIT_S)) == "up\n"
     in_use = served.process.num_fds()
     served.process.rlimit(resource.RLIMIT_NOFILE, (in_use + 8, in_use + 8))
@@ -35,7 +35,7 @@ async def test_without_descriptors_commands_fail_and_the_server_stays(served: Se
     assert await eventually(lambda: served.process.num_fds() <= in_use)
 
 
-async def test_without_descriptors_new_clients_are_turned_away_and_old_ones_served(served: Served) -> None:
+async def test_new_clients_are_refused_without_free_descriptors(served: Served) -> None:
     in_use = served.process.num_fds()
     soft, hard = served.process.rlimit(resource.RLIMIT_NOFILE)
     served.process.rlimit(resource.RLIMIT_NOFILE, (in_use, hard))
@@ -49,7 +49,7 @@ async def test_without_descriptors_new_clients_are_turned_away_and_old_ones_serv
     await other.close()
 
 
-async def test_without_memory_a_call_is_refused_and_the_next_is_served(served: Served) -> None:
+async def test_call_without_memory_is_refused(served: Served) -> None:
     (served.home / "big").write_bytes(bytes(4_000_000))
     room = served.process.memory_info().vms + 2_000_000
     served.process.rlimit(resource.RLIMIT_AS, (room, room))
@@ -61,7 +61,7 @@ async def test_without_memory_a_call_is_refused_and_the_next_is_served(served: S
     assert result.exit_code is not None
 
 
-async def test_a_file_size_limit_is_an_error_and_no_death(served: Served) -> None:
+async def test_file_size_limit_is_an_error(served: Served) -> None:
     served.process.rlimit(resource.RLIMIT_FSIZE, (1000, 1000))
     with pytest.raises(PathError, match="File too large"):
         await served.server.write_file("f", bytes(5000))
@@ -72,7 +72,7 @@ async def test_a_file_size_limit_is_an_error_and_no_death(served: Served) -> Non
     assert spilled(result) == b"".join(b"%d\n" % n for n in range(1, 1001))[:1000]
 
 
-async def test_nothing_is_kept_of_what_is_over(served: Served) -> None:
+async def test_ended_calls_leave_no_resources(served: Served) -> None:
     in_use = served.process.num_fds()
     for n in range(100):
         await served.server.exec(["echo", "x" * n], stdin=b"x" * n, timeout_s=WAIT_S)

@@ -74,7 +74,7 @@ async def test_reads_whole_files_and_parts(server: ToolServer, home: Path) -> No
     assert await server.read_file("f", limit=0) == b""
 
 
-async def test_reads_files_that_have_no_size(server: ToolServer) -> None:
+async def test_reads_files_without_size(server: ToolServer) -> None:
     assert b"MemTotal" in await server.read_file("/proc/meminfo")
 
 
@@ -102,7 +102,7 @@ async def test_reads_through_symlinks(server: ToolServer, home: Path) -> None:
         ("half \ud800 pair", errno.EINVAL),
     ],
 )
-async def test_what_cannot_be_read_is_refused_at_once(
+async def test_unreadable_file_is_refused_at_once(
     server: ToolServer, served: Served, home: Path, path: str, number: int
 ) -> None:
     (home / "dir").mkdir()
@@ -113,7 +113,7 @@ async def test_what_cannot_be_read_is_refused_at_once(
     assert await refusal(server.read_file(path)) == number
 
 
-async def test_reads_a_sparse_giant_only_as_far_as_asked(server: ToolServer, home: Path) -> None:
+async def test_reads_part_of_huge_sparse_file(server: ToolServer, home: Path) -> None:
     with (home / "sparse").open("wb") as file:
         file.truncate(10**12)
     assert await server.read_file("sparse", offset=10**11, limit=MIB) == bytes(MIB)
@@ -132,7 +132,7 @@ async def test_writes_new_files_and_replaces_old_ones(server: ToolServer, home: 
     assert os.listdir(home) == ["f"]
 
 
-async def test_a_write_tells_whether_there_was_a_file(server: ToolServer, home: Path) -> None:
+async def test_write_reports_if_file_existed(server: ToolServer, home: Path) -> None:
     (home / "dangling").symlink_to("made")
     assert not await server.write_file("f", b"")
     assert await server.write_file("f", b"")
@@ -150,7 +150,7 @@ async def test_a_write_tells_whether_there_was_a_file(server: ToolServer, home: 
         ("fifo", errno.EINVAL),
     ],
 )
-async def test_a_new_file_takes_the_place_of_nothing(server: ToolServer, home: Path, path: str, number: int) -> None:
+async def test_exclusive_write_refuses_existing_file(server: ToolServer, home: Path, path: str, number: int) -> None:
     (home / "file").write_text("old")
     (home / "link").symlink_to("file")
     (home / "dangling").symlink_to("none")
@@ -177,7 +177,7 @@ async def exchanging(server: ToolServer, home: Path) -> ToolServer:
     return server
 
 
-async def test_what_was_made_since_is_replaced_like_all_else(exchanging: ToolServer, home: Path) -> None:
+async def test_recently_made_file_is_replaced(exchanging: ToolServer, home: Path) -> None:
     path = home / "f"
     path.write_text("old" * 1000)
     path.chmod(0o2750)
@@ -212,7 +212,7 @@ def forestalled(toolbox: Toolbox) -> Iterator[Toolbox]:
         yield Toolbox(Path(made))
 
 
-async def test_what_was_written_is_written_whoever_removes_the_old_file(forestalled: Toolbox, tmp_path: Path) -> None:
+async def test_write_survives_removal_of_old_file(forestalled: Toolbox, tmp_path: Path) -> None:
     async with ordinary(forestalled, tmp_path) as served:
         await until_exchanging(served.server, served.home)
         (served.home / "f").write_bytes(b"old")
@@ -221,7 +221,7 @@ async def test_what_was_written_is_written_whoever_removes_the_old_file(forestal
         assert os.listdir(served.home) == ["f"]
 
 
-async def test_a_file_that_others_swap_for_a_directory(exchanging: ToolServer, home: Path) -> None:
+async def test_write_handles_file_swapped_for_directory(exchanging: ToolServer, home: Path) -> None:
     ended = threading.Event()
 
     def swap() -> None:
@@ -248,7 +248,7 @@ async def test_a_file_that_others_swap_for_a_directory(exchanging: ToolServer, h
     assert (home / "f").read_bytes() == b"last"
 
 
-async def test_whoever_reads_a_file_meanwhile_has_all_of_the_old_one(server: ToolServer, home: Path) -> None:
+async def test_reader_keeps_old_content_during_write(server: ToolServer, home: Path) -> None:
     (home / "file").write_bytes(b"old" * 1000)
     with (home / "file").open("rb") as reader:
         begun = reader.read(10)
@@ -258,7 +258,7 @@ async def test_whoever_reads_a_file_meanwhile_has_all_of_the_old_one(server: Too
     assert os.listdir(home) == ["file"]
 
 
-async def test_writes_the_largest_and_refuses_more(server: ToolServer, home: Path) -> None:
+async def test_writes_largest_file_and_refuses_larger(server: ToolServer, home: Path) -> None:
     content = os.urandom(MIB) * 64
     await server.write_file("f", content)
     assert (home / "f").read_bytes() == content
@@ -266,7 +266,7 @@ async def test_writes_the_largest_and_refuses_more(server: ToolServer, home: Pat
     assert await server.read_file("f") == content
 
 
-async def test_keeps_mode_and_owner(server: ToolServer, home: Path) -> None:
+async def test_write_keeps_mode_and_owner(server: ToolServer, home: Path) -> None:
     path = home / "f"
     path.write_text("x")
     path.chmod(0o2750)
@@ -283,7 +283,7 @@ async def test_keeps_mode_and_owner(server: ToolServer, home: Path) -> None:
     ("before", "executable", "after"),
     [(None, True, 0o755), (None, False, 0o644), (0o640, True, 0o750), (0o755, False, 0o644), (0o400, None, 0o400)],
 )
-async def test_the_executable_bit(
+async def test_write_sets_executable_bit(
     server: ToolServer, home: Path, before: int | None, executable: bool | None, after: int
 ) -> None:
     if before is not None:
@@ -293,7 +293,7 @@ async def test_the_executable_bit(
     assert stat.S_IMODE((home / "f").stat().st_mode) == after
 
 
-async def test_follows_symlinks_as_an_editor_does(server: ToolServer, home: Path) -> None:
+async def test_write_follows_symlinks(server: ToolServer, home: Path) -> None:
     (home / "d").mkdir()
     (home / "d" / "real").write_text("old")
     (home / "d" / "inner").symlink_to("real")
@@ -306,7 +306,7 @@ async def test_follows_symlinks_as_an_editor_does(server: ToolServer, home: Path
     assert ((home / "d" / "real").read_text(), (home / "d" / "made").read_text()) == ("new", "made")
 
 
-async def test_keeps_attributes_and_the_access_list(server: ToolServer, home: Path) -> None:
+async def test_write_keeps_attributes_and_acl(server: ToolServer, home: Path) -> None:
     file = home / "file"
     for path in ("a", "a/b"):  # both are replaced: by a rename, and by an exchange
         await server.write_file("file", path.encode())
@@ -321,7 +321,7 @@ async def test_keeps_attributes_and_the_access_list(server: ToolServer, home: Pa
     assert file.stat().st_mode & 0o777 == 0o750
 
 
-async def test_a_write_that_fails_leaves_no_directories(server: ToolServer, home: Path) -> None:
+async def test_failed_write_leaves_no_directories(server: ToolServer, home: Path) -> None:
     (home / "there").mkdir()
     long = "x" * 255
     for path in ("there/new/deeper/", f"new/{long}/{long}x", f"there/{long}x"):
@@ -329,7 +329,7 @@ async def test_a_write_that_fails_leaves_no_directories(server: ToolServer, home
     assert [str(directory) for directory, _, _ in os.walk(home)] == [str(home), str(home / "there")]
 
 
-async def test_makes_parents_only_when_told(server: ToolServer, home: Path) -> None:
+async def test_write_makes_parents_on_request(server: ToolServer, home: Path) -> None:
     assert await refusal(server.write_file("a/b/c", b"x")) == errno.ENOENT
     await server.write_file("a//b/./c", b"x", parents=True)
     await server.write_file(f"{home}/a/b/d", b"y", parents=True)
@@ -350,9 +350,7 @@ async def test_makes_parents_only_when_told(server: ToolServer, home: Path) -> N
         ("/proc/none", errno.ENOENT),
     ],
 )
-async def test_what_cannot_be_written_is_refused_and_leaves_nothing(
-    server: ToolServer, home: Path, path: str, number: int
-) -> None:
+async def test_refused_write_leaves_nothing(server: ToolServer, home: Path, path: str, number: int) -> None:
     (home / "dir").mkdir()
     (home / "file").touch()
     (home / "loop").symlink_to("loop")
@@ -362,7 +360,7 @@ async def test_what_cannot_be_written_is_refused_and_leaves_nothing(
     assert sorted(os.listdir(home)) == before
 
 
-async def test_links_take_the_place_of_files_and_links(server: ToolServer, home: Path) -> None:
+async def test_symlink_replaces_files_and_links(server: ToolServer, home: Path) -> None:
     (home / "file").write_text("x")
     await server.write_link("file", "target")
     await server.write_link("file", "other target")
@@ -370,7 +368,7 @@ async def test_links_take_the_place_of_files_and_links(server: ToolServer, home:
     assert (os.readlink(home / "file"), os.readlink(home / "new/deep/link")) == ("other target", "/etc/passwd")
 
 
-async def test_links_are_not_made_behind_symlinks(server: ToolServer, home: Path, tmp_path: Path) -> None:
+async def test_symlink_is_refused_behind_symlinked_directory(server: ToolServer, home: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (home / "way").symlink_to(outside)
@@ -388,7 +386,7 @@ async def test_links_are_not_made_behind_symlinks(server: ToolServer, home: Path
 # Removing
 
 
-async def test_removes_files_links_trees_and_nothing(server: ToolServer, home: Path) -> None:
+async def test_remove_handles_files_links_trees_and_missing(server: ToolServer, home: Path) -> None:
     (home / "kept").mkdir()
     (home / "kept" / "precious").touch()
     (home / "tree" / "a" / "b").mkdir(parents=True)
@@ -404,7 +402,7 @@ async def test_removes_files_links_trees_and_nothing(server: ToolServer, home: P
 
 
 @pytest.mark.slow
-async def test_removes_a_hundred_thousand_levels(server: ToolServer, memory: Path) -> None:
+async def test_remove_handles_deep_tree(server: ToolServer, memory: Path) -> None:
     directory = os.open(memory, os.O_RDONLY)
     for _ in range(100_000):
         os.mkdir("d", dir_fd=directory)
@@ -420,7 +418,7 @@ async def test_removes_a_hundred_thousand_levels(server: ToolServer, memory: Pat
     assert os.listdir(memory) == []
 
 
-async def test_removes_wide_directories_with_strange_names(server: ToolServer, home: Path) -> None:
+async def test_remove_handles_many_strange_names(server: ToolServer, home: Path) -> None:
     wide = home / "wide"
     wide.mkdir()
     for n in range(5000):
@@ -435,7 +433,7 @@ async def test_removes_wide_directories_with_strange_names(server: ToolServer, h
 # Looking
 
 
-async def test_stat_follows_nothing(server: ToolServer, home: Path) -> None:
+async def test_stat_does_not_follow_symlinks(server: ToolServer, home: Path) -> None:
     (home / "f").write_text("four")
     (home / "f").chmod(0o4755)
     os.utime(home / "f", ns=(1, 1_234_567_890_123_456_789))
@@ -454,13 +452,13 @@ async def test_stat_follows_nothing(server: ToolServer, home: Path) -> None:
     assert await refusal(server.stat("none")) == errno.ENOENT
 
 
-async def test_times_before_1970(server: ToolServer, home: Path) -> None:
+async def test_stat_reports_times_before_1970(server: ToolServer, home: Path) -> None:
     (home / "f").touch()
     os.utime(home / "f", ns=(0, -1_500_000_000))
     assert (await server.stat("f")).mtime_ns == -1_500_000_000
 
 
-async def test_walk_lists_everything_but_directories_sorted(server: ToolServer, home: Path, tmp_path: Path) -> None:
+async def test_walk_lists_sorted_entries_without_directories(server: ToolServer, home: Path, tmp_path: Path) -> None:
     for path in ("a/b/c", "a.txt", "z", ".git/config", "a/.git/x", "new\nline"):
         (home / path).parent.mkdir(parents=True, exist_ok=True)
         (home / path).write_text(path)
@@ -484,7 +482,7 @@ async def test_walk_lists_everything_but_directories_sorted(server: ToolServer, 
     assert ".git/config" in [entry.path for entry in await server.walk(str(home))]
 
 
-async def test_walk_refuses_what_is_no_directory(server: ToolServer, home: Path) -> None:
+async def test_walk_refuses_non_directory(server: ToolServer, home: Path) -> None:
     (home / "file").touch()
     (home / "link").symlink_to("/")
     assert await refusal(server.walk("none")) == errno.ENOENT
@@ -492,7 +490,7 @@ async def test_walk_refuses_what_is_no_directory(server: ToolServer, home: Path)
     assert await refusal(server.walk("link")) in (errno.ELOOP, errno.ENOTDIR)
 
 
-async def test_walk_refuses_what_is_too_deep(server: ToolServer, home: Path) -> None:
+async def test_walk_refuses_deep_tree(server: ToolServer, home: Path) -> None:
     (home / "/".join("d" * 190)).mkdir(parents=True)
     (home / "/".join("d" * 190) / "f").touch()
     assert len((await server.walk("."))[0].path) == 381
@@ -517,7 +515,7 @@ async def test_walk_refuses_too_many_directories(server: ToolServer, memory: Pat
     assert await server.walk(str(memory), prune=["one more"]) == []
 
 
-async def test_walk_of_many_files(server: ToolServer, home: Path) -> None:
+async def test_walk_lists_many_files(server: ToolServer, home: Path) -> None:
     for directory in range(20):
         (home / str(directory)).mkdir()
         for n in range(1000):
@@ -525,12 +523,12 @@ async def test_walk_of_many_files(server: ToolServer, home: Path) -> None:
     assert len(await server.walk(".")) == 20_000
 
 
-async def test_concurrent_file_calls(server: ToolServer) -> None:
+async def test_file_calls_run_concurrently(server: ToolServer) -> None:
     await asyncio.gather(*(server.write_file(f"d/{n}", bytes([n]) * 1000, parents=True) for n in range(200)))
     contents = await asyncio.gather(*(server.read_file(f"d/{n}") for n in range(200)))
     assert contents == [bytes([n]) * 1000 for n in range(200)]
 
 
-async def test_kill_all_is_refused_outside_a_namespace(served: Served) -> None:
+async def test_kill_all_is_refused_outside_pid_namespace(served: Served) -> None:
     with pytest.raises(Exception, match="Operation not permitted"):
         await served.server.kill_all()

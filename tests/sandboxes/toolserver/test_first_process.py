@@ -50,7 +50,7 @@ async def states(server: ToolServer) -> set[str]:
     return {state for _, state in (await processes(server)).values()}
 
 
-async def test_it_works_where_there_is_nothing(server: ToolServer, served: Served) -> None:
+async def test_server_works_in_empty_image(server: ToolServer, served: Served) -> None:
     assert await say(server, "pwd; : </dev/null") == "/\nbash: line 1: /dev/null: No such file or directory\n"
     assert out(await server.exec([BUSYBOX, "cat"], stdin=b"in", timeout_s=WAIT_S)) == "in"
     assert out(await server.exec([BUSYBOX, "cat"], timeout_s=WAIT_S)) == ""
@@ -60,7 +60,7 @@ async def test_it_works_where_there_is_nothing(server: ToolServer, served: Serve
     assert (found.exit_code, found.stdout) == (0, Capture(b"/made/by/us:1\n"))
 
 
-async def test_spills_where_there_is_no_tmp(server: ToolServer) -> None:
+async def test_spill_works_without_tmp(server: ToolServer) -> None:
     result = await server.exec([BUSYBOX, "seq", "1000"], timeout_s=WAIT_S, output_limit=10)
     assert result.spill == "/tmp/.farm-output/1"
     assert await server.read_file(result.spill) == "".join(f"{n}\n" for n in range(1, 1001)).encode()
@@ -69,20 +69,20 @@ async def test_spills_where_there_is_no_tmp(server: ToolServer) -> None:
 @pytest.mark.parametrize(
     "obstacle", ["ln -s / /tmp/.farm-output", "touch /tmp/.farm-output", "mkfifo /tmp/.farm-output"]
 )
-async def test_a_spill_is_not_led_astray(server: ToolServer, obstacle: str) -> None:
+async def test_spill_does_not_follow_symlinks(server: ToolServer, obstacle: str) -> None:
     await say(server, f"b={BUSYBOX}; $b mkdir /tmp; $b {obstacle}")
     result = await server.exec([BUSYBOX, "seq", "1000"], timeout_s=WAIT_S, output_limit=10)
     assert (result.spill, result.stdout.elided) == (None, 3893 - 10)
 
 
 @pytest.mark.parametrize("signal", ["KILL", "STOP", "TERM", "INT", "HUP", "SEGV", "USR1", "CHLD", "RTMIN", "PIPE"])
-async def test_no_signal_from_inside_reaches_it(server: ToolServer, signal: str) -> None:
+async def test_init_process_ignores_signals_from_inside(server: ToolServer, signal: str) -> None:
     await say(server, f"kill -{signal} 1; kill -{signal} 1")
     await server.ping()
     assert await say(server, "echo on") == "on\n"
 
 
-async def test_kill_all_but_ourselves_spares_it(server: ToolServer) -> None:
+async def test_server_survives_kill_of_all_processes(server: ToolServer) -> None:
     result = await server.shell("kill -9 -1; echo never", timeout_s=WAIT_S)
     assert result.shell_lost or result.stdout.head.endswith(b"never\n")  # a sender of -1 may be spared
     assert await say(server, "echo on") == "on\n"
@@ -93,7 +93,7 @@ async def heard(argv: Sequence[str]) -> bytes:
     return (await process.communicate())[0]
 
 
-async def test_a_peer_inside_is_cut_off(served: Served) -> None:
+async def test_client_from_inside_is_refused(served: Served) -> None:
     script = (
         "import socket, sys\n"
         "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
@@ -130,7 +130,7 @@ async def test_kill_all_leaves_no_process(server: ToolServer) -> None:
     assert await say(server, "echo ${x-fresh}") == "fresh\n"
 
 
-async def test_kill_all_ends_what_runs_as_a_kill_would(server: ToolServer) -> None:
+async def test_kill_all_ends_running_commands(server: ToolServer) -> None:
     running = server.exec([BUSYBOX, "sleep", "100"], timeout_s=200.0)
     in_shell = server.shell(f"{BUSYBOX} sleep 100", timeout_s=200.0)
     calls = [asyncio.ensure_future(running), asyncio.ensure_future(in_shell)]
@@ -142,7 +142,7 @@ async def test_kill_all_ends_what_runs_as_a_kill_would(server: ToolServer) -> No
     assert (shell.exit_code, shell.shell_lost) == (137, True)
 
 
-async def test_a_full_disk_refuses_and_keeps_what_was_there(server: ToolServer, served: Served) -> None:
+async def test_write_to_full_disk_keeps_old_file(server: ToolServer, served: Served) -> None:
     await say(server, f"{BUSYBOX} mkdir /tmp; {BUSYBOX} mount -t tmpfs -o size=64k none /tmp")
     await server.write_file("/tmp/f", b"old")
     with pytest.raises(PathError, match="No space left"):
@@ -155,7 +155,7 @@ async def test_a_full_disk_refuses_and_keeps_what_was_there(server: ToolServer, 
     assert (await server.read_file(result.spill)).startswith(b"1\n2\n3\n")
 
 
-async def test_a_file_that_nothing_can_be_renamed_over_is_written_in_place(server: ToolServer) -> None:
+async def test_mount_point_file_is_written_in_place(server: ToolServer) -> None:
     await server.write_file("/f", b"old content")
     await server.write_file("/other", b"under")
     await say(server, f"{BUSYBOX} mount --bind /other /f")

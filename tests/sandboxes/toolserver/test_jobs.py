@@ -59,7 +59,7 @@ async def answer(server: ToolServer, job: int, typed: bytes, end: str = ">>> ") 
     return await heard(server, job, end)
 
 
-async def test_a_job_begins_as_its_shell_stands(server: ToolServer) -> None:
+async def test_job_inherits_shell_state(server: ToolServer) -> None:
     await shell(
         server,
         "mkdir 'a place'; cd 'a place'; plain='one  two'; export SENT=3; unset HOME; list=([1]=x [7]='y z');"
@@ -80,18 +80,18 @@ async def test_a_job_begins_as_its_shell_stands(server: ToolServer) -> None:
     assert await shell(server, "echo $n ${map[k]}; cd ..; rmdir 'a place'") == "4 v\n"
 
 
-async def test_a_job_of_a_shell_that_never_ran_begins_at_home(server: ToolServer, served: Served) -> None:
+async def test_job_without_shell_starts_in_workdir(server: ToolServer, served: Served) -> None:
     job = await server.start_job("pwd; exit 7", session="never")
     assert await ended(server, job) == (f"{served.home}\n", 7)
 
 
-async def test_a_job_begins_in_a_directory_that_is_gone(server: ToolServer) -> None:
+async def test_job_starts_in_removed_directory(server: ToolServer) -> None:
     await shell(server, "mkdir doomed; cd doomed; rmdir ../doomed")
     said, exit_code = await ended(server, await server.start_job("cd ..; echo here"))
     assert (said.splitlines()[-1], exit_code) == ("here", 0)
 
 
-async def test_what_was_said_since_the_last_time_and_the_end(server: ToolServer, served: Served) -> None:
+async def test_output_is_returned_once_with_exit_code(server: ToolServer, served: Served) -> None:
     os.mkfifo(served.home / "go")
     job = await server.start_job("echo one; cat go; echo two; exit 3")
     assert await heard(server, job, "one\n") == "one\n"
@@ -103,7 +103,7 @@ async def test_what_was_said_since_the_last_time_and_the_end(server: ToolServer,
     assert after.duration_s == (await server.job_output(job)).duration_s
 
 
-async def test_a_wait_ends_at_its_limit(server: ToolServer, served: Served) -> None:
+async def test_output_wait_ends_at_limit(server: ToolServer, served: Served) -> None:
     job = await server.start_job("while :; do echo more; echo more; touch begun; sleep 0.01; done")
     assert await eventually((served.home / "begun").exists)
     said = await server.job_output(job, wait_s=0.5, quiet_s=10)
@@ -123,16 +123,14 @@ async def test_a_wait_ends_at_its_limit(server: ToolServer, served: Served) -> N
         ("test -t 0 -a -t 1 -a -t 2 && stty size < /dev/tty; read x", "40 120\n", b"\n", "\n"),
     ],
 )
-async def test_a_command_that_waits_for_input_is_given_it(
-    server: ToolServer, command: str, ready: str, typed: bytes, said: str
-) -> None:
+async def test_job_reads_typed_input(server: ToolServer, command: str, ready: str, typed: bytes, said: str) -> None:
     job = await server.start_job(f"echo begun; {command}")
     await heard(server, job, ready)
     assert await server.job_input(job, typed) == len(typed)
     assert (await ended(server, job))[0] == said
 
 
-async def test_an_interpreter_is_talked_to(server: ToolServer) -> None:
+async def test_interactive_interpreter_can_be_used(server: ToolServer) -> None:
     job = await server.start_job("python3 -q -i")
     assert await heard(server, job, ">>> ") == ">>> "
     assert await answer(server, job, b"x = 6\n") == "x = 6\n>>> "
@@ -144,7 +142,7 @@ async def test_an_interpreter_is_talked_to(server: ToolServer) -> None:
     assert (await ended(server, job))[1] == 5
 
 
-async def test_changes_are_picked_one_by_one(server: ToolServer) -> None:
+async def test_interactive_git_add_can_be_used(server: ToolServer) -> None:
     require_program("git")
     await shell(
         server,
@@ -159,14 +157,14 @@ async def test_changes_are_picked_one_by_one(server: ToolServer) -> None:
     assert (await shell(server, "git diff --cached | grep '^[+-][^+-]'")) == "-40\n+end\n"
 
 
-async def test_bytes_pass_a_terminal_unchanged(server: ToolServer) -> None:
+async def test_terminal_passes_bytes_unchanged(server: ToolServer) -> None:
     noise = bytes(range(256)) * 40
     await server.write_file("noise", noise)
     said = await server.job_output(await server.start_job("cat noise"), wait_s=WAIT_S)
     assert said.output == Capture(noise)
 
 
-async def test_long_output_is_cut_and_spilled(server: ToolServer) -> None:
+async def test_long_job_output_is_elided_and_spilled(server: ToolServer) -> None:
     whole = "".join(f"{n}\n" for n in range(1, 100_001)).encode()
     said = await server.job_output(await server.start_job("seq 100000"), wait_s=WAIT_S)
     kept = said.output
@@ -177,7 +175,7 @@ async def test_long_output_is_cut_and_spilled(server: ToolServer) -> None:
     assert spilled(said) == whole
 
 
-async def test_input_that_nobody_reads_is_taken_in_part(server: ToolServer) -> None:
+async def test_unread_input_is_accepted_in_part(server: ToolServer) -> None:
     job = await server.start_job("sleep 1000")
     line = b"x" * 1000 + b"\n"
     taken = await server.job_input(job, line * 1000, timeout_s=0.3)
@@ -186,7 +184,7 @@ async def test_input_that_nobody_reads_is_taken_in_part(server: ToolServer) -> N
     await server.end_job(job)
 
 
-async def test_long_input_arrives_whole(server: ToolServer) -> None:
+async def test_long_input_arrives_complete(server: ToolServer) -> None:
     lines = b"".join(b"line %d of many\n" % n for n in range(20_000))
     job = await server.start_job("stty -echo; echo ready; head -n 20000 | md5sum")
     await heard(server, job, "ready\n")
@@ -195,7 +193,7 @@ async def test_long_input_arrives_whole(server: ToolServer) -> None:
     assert (await ended(server, job))[0] == (await shell(server, "md5sum < lines"))
 
 
-async def test_a_job_outlives_its_shell_however_that_ends(server: ToolServer) -> None:
+async def test_job_outlives_its_shell(server: ToolServer) -> None:
     job = await server.start_job('read x; echo "$x"')
     assert (await server.shell("sleep 1000", timeout_s=0.2)).timed_out
     await server.restart_shell()
@@ -204,7 +202,7 @@ async def test_a_job_outlives_its_shell_however_that_ends(server: ToolServer) ->
     assert await ended(server, job) == ("alive\nalive\n", 0)
 
 
-async def test_its_end_is_that_of_all_it_started(server: ToolServer) -> None:
+async def test_end_job_kills_process_tree(server: ToolServer) -> None:
     mark = f"4444.{os.getpid()}"
     job = await server.start_job(
         f"setsid sh -c 'sleep {mark} & sleep {mark}' & sleep {mark} & echo begun; sleep {mark}"
@@ -216,7 +214,7 @@ async def test_its_end_is_that_of_all_it_started(server: ToolServer) -> None:
     await server.end_job(job)
 
 
-async def test_what_a_job_leaves_behind_goes_on_and_is_still_heard(server: ToolServer, served: Served) -> None:
+async def test_orphans_of_job_run_on_with_output(server: ToolServer, served: Served) -> None:
     os.mkfifo(served.home / "go")
     job = await server.start_job("{ cat go; echo last words; } & echo gone")
     assert await ended(server, job) == ("gone\n", 0)
@@ -227,7 +225,7 @@ async def test_what_a_job_leaves_behind_goes_on_and_is_still_heard(server: ToolS
             heard += (await server.job_output(job, wait_s=QUIET_S)).output.head
 
 
-async def test_a_job_that_lets_go_of_its_terminal_runs_on(server: ToolServer, served: Served) -> None:
+async def test_job_without_terminal_descriptors_runs_on(server: ToolServer, served: Served) -> None:
     job = await server.start_job("exec <&- >&- 2>&-; while [ ! -e go ]; do sleep 0.01; done; exit 9")
     assert (await server.job_output(job, wait_s=0.2)).exit_code is None
     (served.home / "go").touch()
@@ -250,7 +248,7 @@ async def test_a_job_that_lets_go_of_its_terminal_runs_on(server: ToolServer, se
         ("# x", 0),
     ],
 )
-async def test_a_jobs_end_is_its_commands(server: ToolServer, command: str, exit_code: int) -> None:
+async def test_job_exit_code_is_its_commands(server: ToolServer, command: str, exit_code: int) -> None:
     said, code = await ended(server, await server.start_job(command))
     assert code == exit_code or (exit_code == 1 and code in (1, 2)), said
 
@@ -271,7 +269,7 @@ async def test_a_jobs_end_is_its_commands(server: ToolServer, command: str, exit
         "__farm_job='echo forged'; __farm_state='echo forged'; __farm_wake='echo forged'",
     ],
 )
-async def test_a_mistreated_shell_still_lends_what_it_knows(server: ToolServer, meddling: str) -> None:
+async def test_mistreated_shell_still_gives_state_to_job(server: ToolServer, meddling: str) -> None:
     await server.shell(f"known=here; cd /; {meddling}", timeout_s=WAIT_S)
     said, exit_code = await ended(server, await server.start_job("echo $known $PWD"))
     assert "here /\n" in said
@@ -280,7 +278,7 @@ async def test_a_mistreated_shell_still_lends_what_it_knows(server: ToolServer, 
     assert (await server.shell("builtin echo on", timeout_s=WAIT_S)).stdout.head.splitlines().count(b"on") == 1
 
 
-async def test_a_shell_that_does_not_answer_is_given_up_and_the_job_begins(server: ToolServer, served: Served) -> None:
+async def test_job_starts_without_state_of_silent_shell(server: ToolServer, served: Served) -> None:
     await shell(server, "lost=yes")
     await server.shell("trap 'sleep 1000' DEBUG", timeout_s=0.5)
     job = await server.start_job("echo ${lost-fresh}")
@@ -288,7 +286,7 @@ async def test_a_shell_that_does_not_answer_is_given_up_and_the_job_begins(serve
     assert await shell(server, "echo ${lost-fresh}") == "fresh\n"
 
 
-async def test_jobs_are_bounded_and_those_that_ended_make_room(server: ToolServer) -> None:
+async def test_running_jobs_are_limited_and_ended_dropped(server: ToolServer) -> None:
     first = await server.start_job("exit 1")
     assert (await ended(server, first))[1] == 1
     running = [await server.start_job("sleep 1000", session="s") for _ in range(31)]
@@ -304,9 +302,7 @@ async def test_jobs_are_bounded_and_those_that_ended_make_room(server: ToolServe
         await server.end_job(job)
 
 
-async def test_a_kill_of_a_job_that_has_ended_kills_what_it_left_and_nothing_else(
-    server: ToolServer, served: Served
-) -> None:
+async def test_end_of_ended_job_kills_only_its_orphans(server: ToolServer, served: Served) -> None:
     """One after the other: of two who die at once nobody can tell who left what."""
     mark, spared = f"4444.{os.getpid()}", f"5555.{os.getpid()}"
     await shell(server, f"setsid -f sleep {spared}; exit")
@@ -327,9 +323,7 @@ async def test_a_kill_of_a_job_that_has_ended_kills_what_it_left_and_nothing_els
     assert await eventually(lambda: running(spared) == 3)
 
 
-async def test_a_kill_of_a_job_reaches_what_was_left_by_one_who_died_just_now(
-    server: ToolServer, served: Served
-) -> None:
+async def test_end_job_kills_orphans_of_just_ended_process(server: ToolServer, served: Served) -> None:
     mark = f"6666.{os.getpid()}"
     job = await server.start_job(f"setsid -f sh -c 'setsid sleep {mark} & until test -e go; do sleep 0.01; done'")
     assert (await ended(server, job))[1] == 0
@@ -348,7 +342,7 @@ async def test_a_kill_of_a_job_reaches_what_was_left_by_one_who_died_just_now(
     assert await gone(mark)
 
 
-async def test_what_cannot_be_is_told(server: ToolServer) -> None:
+async def test_impossible_job_calls_raise_errors(server: ToolServer) -> None:
     for call in (server.job_output(5), server.job_input(5, b"x"), server.end_job(5)):
         with pytest.raises(JobError, match="there is no background job 5"):
             await call
@@ -360,7 +354,7 @@ async def test_what_cannot_be_is_told(server: ToolServer) -> None:
         await server.job_input(job, b"x")
 
 
-async def test_a_start_and_a_reading_repeated_by_their_ids_happen_once(server: ToolServer, served: Served) -> None:
+async def test_repeated_start_and_read_happen_once(server: ToolServer, served: Served) -> None:
     started = [await server.start_job("echo ran >> notes; echo said", call_id="start") for _ in range(3)]
     assert len(set(started)) == 1
     said = [await server.job_output(started[0], wait_s=WAIT_S, call_id="read") for _ in range(3)]
@@ -368,11 +362,11 @@ async def test_a_start_and_a_reading_repeated_by_their_ids_happen_once(server: T
     assert said[0].output == Capture(b"said\n")
     assert (await server.job_output(started[0])).output == Capture(b"")
     assert (served.home / "notes").read_text() == "ran\n"
-    with pytest.raises(SpecError, match="was another call"):
+    with pytest.raises(SpecError, match="belongs to a different call"):
         await server.start_job("echo other", call_id="start")
 
 
-async def test_a_reading_that_is_cancelled_loses_nothing(server: ToolServer, served: Served) -> None:
+async def test_cancelled_read_loses_no_output(server: ToolServer, served: Served) -> None:
     os.mkfifo(served.home / "go")
     job = await server.start_job("echo one; cat go")
     reading = asyncio.create_task(server.job_output(job, wait_s=600))
@@ -385,7 +379,7 @@ async def test_a_reading_that_is_cancelled_loses_nothing(server: ToolServer, ser
     assert await ended(server, job) == ("one\ntwo\n", 0)
 
 
-async def test_readings_take_their_turns(server: ToolServer) -> None:
+async def test_concurrent_reads_take_turns(server: ToolServer) -> None:
     job = await server.start_job("echo one; sleep 0.3; echo two")
     heard = await asyncio.gather(*(server.job_output(job, wait_s=WAIT_S) for _ in range(3)))
     assert b"".join(said.output.head for said in heard) == b"one\ntwo\n"
@@ -393,7 +387,7 @@ async def test_readings_take_their_turns(server: ToolServer) -> None:
 
 
 @needs_root
-async def test_without_a_terminal_there_are_pipes(toolbox: Toolbox, tmp_path: Path) -> None:
+async def test_job_without_terminal_uses_pipes(toolbox: Toolbox, tmp_path: Path) -> None:
     async with first_process(toolbox, tmp_path) as served:
         job = await served.server.start_job("read x; echo got $x; /.farm/bin/busybox tty; exit 4")
         assert await served.server.job_input(job, b"it\n") == 3
@@ -401,7 +395,7 @@ async def test_without_a_terminal_there_are_pipes(toolbox: Toolbox, tmp_path: Pa
 
 
 @needs_root
-async def test_a_terminal_of_the_insides_making_hangs_nobody(toolbox: Toolbox, tmp_path: Path) -> None:
+async def test_fake_ptmx_does_not_block_server(toolbox: Toolbox, tmp_path: Path) -> None:
     async with first_process(toolbox, tmp_path) as served:
         busybox = "/.farm/bin/busybox"
         for made in (f"{busybox} mkfifo /dev/ptmx", "echo > /dev/ptmx", f"{busybox} ln -s ptmx /dev/ptmx"):
@@ -410,7 +404,7 @@ async def test_a_terminal_of_the_insides_making_hangs_nobody(toolbox: Toolbox, t
 
 
 @needs_root
-async def test_kill_all_ends_jobs_too(toolbox: Toolbox, tmp_path: Path) -> None:
+async def test_kill_all_ends_jobs(toolbox: Toolbox, tmp_path: Path) -> None:
     async with first_process(toolbox, tmp_path) as served:
         job = await served.server.start_job("read x")
         await served.server.kill_all()
@@ -418,7 +412,7 @@ async def test_kill_all_ends_jobs_too(toolbox: Toolbox, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("op", [Op.START, Op.LISTEN, Op.TYPE, Op.END, Op.LOG_IN])
-async def test_a_frame_that_makes_no_sense_cuts_its_sender_off(served: Served, op: Op) -> None:
+async def test_malformed_job_frame_disconnects_client(served: Served, op: Op) -> None:
     reader, writer = await asyncio.open_unix_connection(served.socket)
     writer.write(protocol.frame(1, op, b"\xff"))
     async with asyncio.timeout(WAIT_S):
@@ -428,7 +422,7 @@ async def test_a_frame_that_makes_no_sense_cuts_its_sender_off(served: Served, o
     assert await shell(served.server, "echo on") == "on\n"
 
 
-def test_what_a_job_says_is_decoded() -> None:
+def test_job_output_is_decoded() -> None:
     nothing = struct.pack("<IIQ", 0, 0, 0)
     stdout = protocol.blob(b"h") + protocol.blob(b"t") + struct.pack("<Q", 5)
     body = struct.pack("<IBQ", 0, 4, 1500) + protocol.blob(b"") + b"\0" + stdout + nothing

@@ -28,7 +28,7 @@ def answer_frame(request_id: int, refused: int, body: bytes) -> bytes:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.binary(max_size=200))), st.data())
-def test_frames_come_out_however_they_are_cut(answers: list[tuple[int, bytes]], data: st.DataObject) -> None:
+def test_frames_are_split_at_any_cut(answers: list[tuple[int, bytes]], data: st.DataObject) -> None:
     stream = b"".join(answer_frame(request_id, 0, body) for request_id, body in answers)
     splitter, out = FrameSplitter(), []
     while stream:
@@ -39,7 +39,7 @@ def test_frames_come_out_however_they_are_cut(answers: list[tuple[int, bytes]], 
 
 
 @given(st.binary(max_size=400))
-def test_a_splitter_given_garbage_raises_only_protocol_errors(garbage: bytes) -> None:
+def test_splitter_raises_only_protocol_errors(garbage: bytes) -> None:
     try:
         for answer in FrameSplitter().feed(garbage):
             assert 0 <= answer.errno <= 4095
@@ -48,7 +48,7 @@ def test_a_splitter_given_garbage_raises_only_protocol_errors(garbage: bytes) ->
 
 
 @pytest.mark.parametrize("length", [0, 8, protocol.FRAME_MAX + 1, 2**32 - 1])
-def test_frames_of_impossible_length_are_refused_before_they_come(length: int) -> None:
+def test_frame_of_impossible_length_is_refused_early(length: int) -> None:
     with pytest.raises(ProtocolError, match=str(length)):
         FrameSplitter().feed(struct.pack("<I", length))
 
@@ -66,7 +66,7 @@ DECODERS: list[Callable[[bytes], object]] = [
 
 
 @given(st.sampled_from(DECODERS), st.binary(max_size=300))
-def test_decoders_given_garbage_raise_only_protocol_errors(decoder: Callable[[bytes], object], body: bytes) -> None:
+def test_decoders_raise_only_protocol_errors(decoder: Callable[[bytes], object], body: bytes) -> None:
     try:
         decoded = decoder(body)
     except ProtocolError:
@@ -104,7 +104,7 @@ def test_a_result_is_decoded() -> None:
         result_body() + b"\0",
     ],
 )
-def test_results_that_make_no_sense(body: bytes) -> None:
+def test_invalid_result_is_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         protocol.exec_result(body, 100)
 
@@ -123,13 +123,13 @@ def test_walked_paths_are_sorted() -> None:
     + [walk_body(b"a", b"a"), walk_body(b"a", kind=b"d"), walk_body(b"a", kind=b"x"), walk_body(b"a", mode=0o10000)]
     + [walk_body(b"a", size=2**63), walk_body(b"a")[:-1]],
 )
-def test_walks_that_make_no_sense(body: bytes) -> None:
+def test_invalid_walk_is_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         protocol.walk_entries(body)
 
 
 @given(st.text())
-def test_texts_are_sendable_or_said_not_to_be(value: str) -> None:
+def test_text_is_encoded_or_unsendable(value: str) -> None:
     try:
         data = protocol.text(value)
     except protocol.Unsendable:
@@ -192,7 +192,7 @@ async def wire(served: Served) -> AsyncIterator[Wire]:
 
 
 def shell_body(command: str) -> bytes:
-    return protocol.caps(WAIT_S, 1000) + protocol.text("main") + protocol.text(command)
+    return protocol.encode_limits(WAIT_S, 1000) + protocol.text("main") + protocol.text(command)
 
 
 def exec_body(script: str) -> bytes:
@@ -201,7 +201,7 @@ def exec_body(script: str) -> bytes:
     )
 
 
-async def test_a_repeated_request_runs_once(served: Served, wire: Wire) -> None:
+async def test_repeated_request_runs_once(served: Served, wire: Wire) -> None:
     for _ in range(3):
         wire.send(7, Op.EXEC, exec_body("echo x >> ran; sleep 0.2; cat ran"))
     answers = [await wire.answer() for _ in range(1)]
@@ -211,7 +211,7 @@ async def test_a_repeated_request_runs_once(served: Served, wire: Wire) -> None:
     assert (served.home / "ran").read_text() == "x\n"
 
 
-async def test_a_repeated_request_is_answered_on_another_connection(served: Served, wire: Wire) -> None:
+async def test_repeated_request_is_answered_on_new_connection(served: Served, wire: Wire) -> None:
     body = exec_body("echo x >> ran; until [ -e go ]; do sleep 0.01; done; echo done")
     wire.send(1, Op.EXEC, body)
     assert await eventually((served.home / "ran").exists)
@@ -237,7 +237,7 @@ async def test_a_repeated_request_is_answered_on_another_connection(served: Serv
         (Op.WRITE, b"\x00" + protocol.text("ran") + protocol.blob(b"x\n")),
     ],
 )
-async def test_every_change_is_made_once(served: Served, wire: Wire, op: Op, body: bytes) -> None:
+async def test_each_repeated_change_is_made_once(served: Served, wire: Wire, op: Op, body: bytes) -> None:
     wire.send(1, op, body)
     first = await wire.answer()
     before = (served.home / "ran").stat()
@@ -247,14 +247,14 @@ async def test_every_change_is_made_once(served: Served, wire: Wire, op: Op, bod
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-async def test_an_id_that_comes_back_with_another_request_is_refused(wire: Wire) -> None:
+async def test_id_of_another_request_is_refused(wire: Wire) -> None:
     wire.send(1, Op.EXEC, exec_body("echo one"))
     await wire.answer()
     wire.send(1, Op.EXEC, exec_body("echo two"))
     assert (await wire.answer()).errno != 0
 
 
-async def test_memory_of_answers_is_bounded(served: Served, wire: Wire) -> None:
+async def test_kept_answers_are_bounded(served: Served, wire: Wire) -> None:
     body = protocol.exec_request(
         ["head", "-c", "1000000", "/dev/zero"],
         cwd=None,
@@ -270,7 +270,7 @@ async def test_memory_of_answers_is_bounded(served: Served, wire: Wire) -> None:
     assert served.process.memory_info().rss < 16 * 1024 * 1024
 
 
-async def test_a_client_that_never_reads_is_cut_off(served: Served, wire: Wire) -> None:
+async def test_client_that_never_reads_is_disconnected(served: Served, wire: Wire) -> None:
     (served.home / "big").write_bytes(bytes(4 * 1024 * 1024))
     body = struct.pack("<QQ", 0, 4 * 1024 * 1024) + protocol.text("big")
     for request_id in range(64):
@@ -294,7 +294,7 @@ async def test_a_client_that_never_reads_is_cut_off(served: Served, wire: Wire) 
         b"GET / HTTP/1.1\r\n\r\n",
     ],
 )
-async def test_garbage_cuts_its_sender_off_and_nobody_else(served: Served, wire: Wire, garbage: bytes) -> None:
+async def test_garbage_disconnects_only_its_sender(served: Served, wire: Wire, garbage: bytes) -> None:
     wire.writer.write(garbage)
     assert await wire.is_cut_off()
     await served.server.ping()
@@ -311,7 +311,7 @@ async def test_random_garbage_does_no_harm(served: Served) -> None:
     await served.server.ping()
 
 
-async def test_a_request_may_come_byte_by_byte(wire: Wire) -> None:
+async def test_request_may_arrive_byte_by_byte(wire: Wire) -> None:
     for byte in struct.pack("<IQB", 9, 1, Op.PING):
         wire.writer.write(bytes([byte]))
         await wire.writer.drain()
@@ -319,7 +319,7 @@ async def test_a_request_may_come_byte_by_byte(wire: Wire) -> None:
     assert await wire.answer() == ServerReply(1, 0, protocol.VERSION.to_bytes(2, "little"))
 
 
-async def test_a_client_that_vanishes_in_mid_request_does_no_harm(served: Served) -> None:
+async def test_client_lost_during_request_does_no_harm(served: Served) -> None:
     for _ in range(40):
         wire = await Wire.open(served)
         wire.writer.write(struct.pack("<IQB", 1_000_000, 1, Op.WRITE) + b"x" * 1000)

@@ -36,19 +36,19 @@ async def say(server: ToolServer, command: str, session: str = "main") -> str:
     return out(result)
 
 
-async def test_directory_variables_functions_options_and_descriptors_survive(server: ToolServer) -> None:
+async def test_shell_state_survives_between_commands(server: ToolServer) -> None:
     await say(server, "cd /; a=1; export B=2; f() { echo f$1; }; declare -A m=([k]=v); set -o pipefail; exec 7>&1")
     said = await say(server, 'pwd; echo $a $B "${m[k]}"; f 3; echo seven >&7; env | grep ^B=; false | true; echo $?')
     assert said == "/\n1 2 v\nf3\nseven\nB=2\n1\n"
 
 
-async def test_exit_codes(server: ToolServer) -> None:
+async def test_shell_reports_exit_codes(server: ToolServer) -> None:
     for command, code in [("true", 0), ("false", 1), ("(exit 42)", 42), ("no-such-command", 127), ("", 0), ("# x", 0)]:
         result = await run(server, command)
         assert (result.exit_code, result.shell_lost) == (code, False)
 
 
-async def test_a_command_finds_the_status_of_the_one_before(server: ToolServer) -> None:
+async def test_command_sees_status_of_previous_command(server: ToolServer) -> None:
     for command, code in [
         ("false", 1),
         ("(exit 42)", 42),
@@ -60,23 +60,23 @@ async def test_a_command_finds_the_status_of_the_one_before(server: ToolServer) 
         assert await say(server, "echo $?") == (f"{code}\n" if "-e" not in command else "0\n")
 
 
-async def test_streams_are_merged(server: ToolServer) -> None:
+async def test_shell_streams_are_merged(server: ToolServer) -> None:
     result = await run(server, "echo 1; echo 2 >&2; echo 3")
     assert (out(result), result.stderr) == ("1\n2\n3\n", Capture(b""))
 
 
-async def test_sessions_are_apart(server: ToolServer) -> None:
+async def test_sessions_are_independent(server: ToolServer) -> None:
     assert await say(server, "x=main; echo $x") == "main\n"
     assert await say(server, "echo ${x-unset}", session="other") == "unset\n"
     assert await say(server, "echo $x") == "main\n"
 
 
-async def test_commands_of_one_session_wait_for_each_other(server: ToolServer) -> None:
+async def test_commands_of_one_session_run_in_order(server: ToolServer) -> None:
     calls = [run(server, f"sleep 0.0{9 - n}; echo {n}") for n in range(10)]
     assert [out(result) for result in await asyncio.gather(*calls)] == [f"{n}\n" for n in range(10)]
 
 
-async def test_sessions_run_at_the_same_time(server: ToolServer, served: Served) -> None:
+async def test_sessions_run_concurrently(server: ToolServer, served: Served) -> None:
     os.mkfifo(served.home / "meet")
     async with asyncio.timeout(WAIT_S):
         heard, _ = await asyncio.gather(
@@ -97,9 +97,7 @@ async def test_sessions_run_at_the_same_time(server: ToolServer, served: Served)
         ("break 99", 0, ""),
     ],
 )
-async def test_a_shell_that_ends_is_said_to_be_lost(
-    server: ToolServer, command: str, exit_code: int, said: str | None
-) -> None:
+async def test_ended_shell_is_reported_lost(server: ToolServer, command: str, exit_code: int, said: str | None) -> None:
     await say(server, "before=1")
     result = await run(server, command)
     assert (result.exit_code, result.shell_lost, result.timed_out) == (exit_code, True, False)
@@ -162,7 +160,7 @@ async def test_a_shell_that_ends_is_said_to_be_lost(
         ";;",
     ],
 )
-async def test_a_mistreated_shell_goes_on(server: ToolServer, command: str) -> None:
+async def test_mistreated_shell_runs_on(server: ToolServer, command: str) -> None:
     result = await run(server, command)
     assert (result.shell_lost, result.timed_out) == (False, False)
     await asyncio.sleep(1.2 if "TMOUT" in command else 0)  # the time that the setting names must pass
@@ -181,7 +179,7 @@ async def test_a_mistreated_shell_goes_on(server: ToolServer, command: str) -> N
         "mkfifo never; exec < never",
     ],
 )
-async def test_a_shell_that_can_go_on_no_more_is_killed_at_the_time_out(server: ToolServer, command: str) -> None:
+async def test_broken_shell_is_killed_at_timeout(server: ToolServer, command: str) -> None:
     result = await run(server, command, timeout_s=0.5)
     assert result.timed_out or not result.shell_lost
     if not result.timed_out:
@@ -189,9 +187,7 @@ async def test_a_shell_that_can_go_on_no_more_is_killed_at_the_time_out(server: 
     assert await say(server, "echo fresh") == "fresh\n"
 
 
-async def test_what_turns_the_shells_output_away_holds_until_it_is_restarted(
-    server: ToolServer, served: Served
-) -> None:
+async def test_redirected_shell_output_lasts_until_restart(server: ToolServer, served: Served) -> None:
     assert await say(server, "exec > log 2>&1; echo one") == ""
     assert await say(server, "echo two") == ""
     assert (served.home / "log").read_text() == "one\ntwo\n"
@@ -199,7 +195,7 @@ async def test_what_turns_the_shells_output_away_holds_until_it_is_restarted(
     assert await say(server, "echo three") == "three\n"
 
 
-async def test_a_shell_that_closed_its_output_goes_on_without(server: ToolServer) -> None:
+async def test_shell_with_closed_output_runs_on(server: ToolServer) -> None:
     assert await say(server, "exec >&- 2>&-; true") == ""
     assert (await run(server, "echo lost; exit_code() { return 3; }; exit_code")).exit_code == 3
     assert await say(server, "cat /proc/self/cmdline > here; pwd > there") == ""
@@ -217,12 +213,12 @@ async def test_a_shell_that_closed_its_output_goes_on_without(server: ToolServer
         b"\n" * 5000,
     ],
 )
-async def test_output_comes_as_it_was_written(server: ToolServer, output: bytes) -> None:
+async def test_shell_output_is_unchanged(server: ToolServer, output: bytes) -> None:
     await server.write_file("output", output)
     assert (await run(server, "cat output")).stdout == Capture(output)
 
 
-async def test_whoever_reads_a_terminal_finds_none(server: ToolServer) -> None:
+async def test_command_has_no_terminal(server: ToolServer) -> None:
     result = await run(
         server, "python3 -c 'input()'; echo $?; read -p 'name? ' x < /dev/tty; echo $?; test -t 0; echo $?"
     )
@@ -231,7 +227,7 @@ async def test_whoever_reads_a_terminal_finds_none(server: ToolServer) -> None:
     assert not result.timed_out
 
 
-async def test_a_huge_document_without_end_is_still_a_document(server: ToolServer) -> None:
+async def test_unterminated_here_document_is_accepted(server: ToolServer) -> None:
     lines = "\n".join(f"line {n}" for n in range(300_000))
     result = await run(server, f"wc -l <<'EOF'\n{lines}\n")
     assert out(result).endswith("300000\n")
@@ -257,7 +253,7 @@ async def test_a_huge_document_without_end_is_still_a_document(server: ToolServe
         ("trap 'echo D' DEBUG; set -x", "f() { true; }; f", "+++ echo D\nD\n++ f\n++ true\n"),
     ],
 )
-async def test_traces_and_traps_show_the_command_and_nothing_of_ours(
+async def test_traces_and_traps_show_only_the_command(
     server: ToolServer, settings: str, command: str, said: str
 ) -> None:
     for _ in range(2):
@@ -268,7 +264,7 @@ async def test_traces_and_traps_show_the_command_and_nothing_of_ours(
     assert await say(server, "echo ${-//[^xv]/}; trap -p ERR DEBUG") == "\n"
 
 
-async def test_traps_and_traces_outlive_the_start_of_a_job(server: ToolServer) -> None:
+async def test_traps_and_traces_survive_job_start(server: ToolServer) -> None:
     await run(server, "trap 'echo E' ERR; set -x")
     for _ in range(2):
         await server.start_job("true")
@@ -276,7 +272,7 @@ async def test_traps_and_traces_outlive_the_start_of_a_job(server: ToolServer) -
 
 
 @pytest.mark.parametrize("command", ["builtin() { :; }", "builtin() { false; }", "enable -n printf"])
-async def test_a_shell_that_can_hear_no_more_says_so_and_ends(server: ToolServer, command: str) -> None:
+async def test_shell_with_hidden_builtins_reports_and_ends(server: ToolServer, command: str) -> None:
     result = await run(server, f"echo before; {command}")
     assert (result.shell_lost, result.timed_out) == (True, False)
     assert out(result).startswith("before\n")
@@ -284,16 +280,16 @@ async def test_a_shell_that_can_hear_no_more_says_so_and_ends(server: ToolServer
     assert await say(server, "echo fresh") == "fresh\n"
 
 
-async def test_a_command_sees_none_of_our_descriptors(server: ToolServer) -> None:
+async def test_command_has_no_private_descriptors(server: ToolServer) -> None:
     script = "import os; print([fd for fd in range(3, 256) if os.path.exists(f'/proc/self/fd/{fd}')])"
     assert (await say(server, f'python3 -c "{script}"')).strip() in ("[]", "[3]")
 
 
-async def test_stdin_is_empty(server: ToolServer) -> None:
+async def test_shell_stdin_is_empty(server: ToolServer) -> None:
     assert await say(server, "cat; read x; echo $?; python3 -c 'import sys; print(sys.stdin.read())'") == "1\n\n"
 
 
-async def test_a_huge_command_arrives_whole(server: ToolServer) -> None:
+async def test_huge_command_arrives_complete(server: ToolServer) -> None:
     lines = "\n".join(f"line {n} of 'a' \"document\" $x `y`" for n in range(60_000))
     assert len(lines) > 1_500_000
     assert await say(server, f"cat <<'EOF' | md5sum; echo done\n{lines}\nEOF") == (
@@ -302,7 +298,7 @@ async def test_a_huge_command_arrives_whole(server: ToolServer) -> None:
     assert await say(server, f"wc -l <<'EOF'\n{lines}\nEOF") == "60000\n"
 
 
-async def test_bytes_that_are_no_text_pass_unchanged(server: ToolServer) -> None:
+async def test_undecodable_bytes_pass_unchanged(server: ToolServer) -> None:
     raw = bytes(range(1, 256)).replace(b"'", b"")
     result = await run(server, f"printf %s '{os.fsdecode(raw)}'")
     assert result.stdout == Capture(raw)
@@ -311,7 +307,7 @@ async def test_bytes_that_are_no_text_pass_unchanged(server: ToolServer) -> None
     assert (await run(server, "cat noise")).stdout == Capture(noise)
 
 
-async def test_long_output_is_cut_and_spilled(server: ToolServer) -> None:
+async def test_long_shell_output_is_elided_and_spilled(server: ToolServer) -> None:
     result = await server.shell("seq 100000", timeout_s=WAIT_S, output_limit=20)
     whole = "".join(f"{n}\n" for n in range(1, 100001)).encode()
     assert result.stdout == Capture(whole[:10], whole[-10:], len(whole) - 20)
@@ -319,13 +315,13 @@ async def test_long_output_is_cut_and_spilled(server: ToolServer) -> None:
     assert await say(server, "echo next") == "next\n"
 
 
-async def test_a_grandchild_that_holds_stdout_neither_delays_nor_loses(server: ToolServer) -> None:
+async def test_background_process_with_stdout_does_not_delay(server: ToolServer) -> None:
     async with asyncio.timeout(WAIT_S):
         result = await run(server, "sleep 300 & seq 10000; echo end", 200.0)
     assert out(result) == "".join(f"{n}\n" for n in range(1, 10001)) + "end\n"
 
 
-async def test_a_job_that_fills_the_pipe_for_ever_disturbs_nobody(server: ToolServer) -> None:
+async def test_endless_background_output_does_no_harm(server: ToolServer) -> None:
     result = await server.shell("yes & echo started $!", timeout_s=WAIT_S, output_limit=1000)
     assert (result.exit_code, result.timed_out) == (0, False)
     result = await server.shell("kill %1; wait; echo over", timeout_s=WAIT_S, output_limit=1000)
@@ -333,7 +329,7 @@ async def test_a_job_that_fills_the_pipe_for_ever_disturbs_nobody(server: ToolSe
     assert (await run(server, "jobs; echo clear")).stdout.head.endswith(b"clear\n")
 
 
-async def test_jobs_go_on_and_are_heard_with_the_next_command(server: ToolServer, served: Served) -> None:
+async def test_background_output_comes_with_next_command(server: ToolServer, served: Served) -> None:
     await say(server, "{ until [ -e go ]; do sleep 0.01; done; echo from the job; touch told; } &")
     (served.home / "go").touch()
     assert await eventually((served.home / "told").exists)
@@ -341,13 +337,13 @@ async def test_jobs_go_on_and_are_heard_with_the_next_command(server: ToolServer
     assert await say(server, "sleep 100 & jobs -p | wc -l; kill %%; wait") == "1\n"
 
 
-async def test_daemons_outlive_their_command_and_their_shell(server: ToolServer, served: Served) -> None:
+async def test_daemon_outlives_command_and_shell(server: ToolServer, served: Served) -> None:
     await say(server, "setsid sh -c 'sleep 0.3; touch alive' >/dev/null 2>&1 < /dev/null &")
     assert (await run(server, "exit")).shell_lost
     assert await eventually((served.home / "alive").exists)
 
 
-async def test_a_time_out_kills_the_whole_tree_and_loses_the_shell(server: ToolServer) -> None:
+async def test_timeout_kills_tree_and_loses_shell(server: ToolServer) -> None:
     mark = f"1111.{os.getpid()}"
     escape = f"(setsid sh -c 'sleep {mark} & sleep {mark}' &) ; env -i setsid sleep {mark} & echo said; sleep {mark}"
     await say(server, "true")
@@ -357,13 +353,13 @@ async def test_a_time_out_kills_the_whole_tree_and_loses_the_shell(server: ToolS
     assert await say(server, "echo fresh") == "fresh\n"
 
 
-async def test_a_stopped_shell_is_killed_at_the_time_out(server: ToolServer) -> None:
+async def test_stopped_shell_is_killed_at_timeout(server: ToolServer) -> None:
     result = await run(server, "kill -STOP $$", timeout_s=0.5)
     assert (result.timed_out, result.shell_lost) == (True, True)
     assert await say(server, "echo fresh") == "fresh\n"
 
 
-async def test_restart_ends_the_shell_and_what_runs_in_it(server: ToolServer, served: Served) -> None:
+async def test_restart_kills_shell_and_its_command(server: ToolServer, served: Served) -> None:
     mark = f"2222.{os.getpid()}"
     await say(server, "x=old")
     call = asyncio.create_task(run(server, f"touch running; sleep {mark}", 600.0))
@@ -376,7 +372,7 @@ async def test_restart_ends_the_shell_and_what_runs_in_it(server: ToolServer, se
     await server.restart_shell("never started")
 
 
-async def test_a_cancelled_command_is_killed_and_the_next_begins_fresh(server: ToolServer, served: Served) -> None:
+async def test_cancelled_command_loses_the_shell(server: ToolServer, served: Served) -> None:
     mark = f"3333.{os.getpid()}"
     call = asyncio.create_task(run(server, f"x=old; touch running; sleep {mark}", 600.0))
     assert await eventually((served.home / "running").exists)
@@ -387,7 +383,7 @@ async def test_a_cancelled_command_is_killed_and_the_next_begins_fresh(server: T
     assert await gone(mark)
 
 
-async def test_sessions_are_bounded(server: ToolServer) -> None:
+async def test_number_of_sessions_is_limited(server: ToolServer) -> None:
     for n in range(32):
         assert not (await run(server, "true", session=f"s{n}")).shell_lost
     refused = await run(server, "true", session="one too many")
@@ -396,7 +392,7 @@ async def test_sessions_are_bounded(server: ToolServer) -> None:
     assert await say(server, "echo on", session="s0") == "on\n"
 
 
-async def test_meddling_with_the_private_descriptors_harms_only_the_session(server: ToolServer) -> None:
+async def test_writes_to_private_descriptors_harm_only_session(server: ToolServer) -> None:
     """A subshell still holds copies of them; what it writes there may end a command early, and no more."""
     forge = "for fd in /proc/$BASHPID/fd/*; do echo 77 > $fd; done 2>/dev/null; head -c 100000 /dev/zero > /dev/null"
     await run(server, f"( {forge} )", timeout_s=2.0)

@@ -14,7 +14,7 @@ from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
 ROOT = Path(__file__).parents[3]
 
 
-def test_it_is_built_once_even_by_several_at_a_time(tmp_path: Path) -> None:
+def test_concurrent_builds_make_one_toolbox(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         boxes = set(pool.map(ensure_toolbox, [tmp_path] * 4))
     assert len(boxes) == 1
@@ -25,7 +25,7 @@ def test_it_is_built_once_even_by_several_at_a_time(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "toolbox").iterdir()] == [made.parent.name]
 
 
-def test_what_it_holds_is_static_and_small(toolbox: Toolbox) -> None:
+def test_toolbox_programs_are_static_and_small(toolbox: Toolbox) -> None:
     programs = toolbox.path / "bin"
     assert {path.name for path in programs.iterdir()} == {"bash", "busybox", "rg", "toolserver"}
     for program in programs.iterdir():
@@ -35,14 +35,14 @@ def test_what_it_holds_is_static_and_small(toolbox: Toolbox) -> None:
     assert (programs / "toolserver").stat().st_size < 100_000
 
 
-def test_what_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(RuntimeUnavailable, match="make musl-tools gcc libc6-dev bash-static busybox-static ripgrep"):
         ensure_toolbox(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_script_prints_where_it_is(tmp_path: Path) -> None:
+def test_build_script_prints_path(tmp_path: Path) -> None:
     script = ROOT / "images" / "toolbox" / "build.sh"
     said = subprocess.run(
         [script, tmp_path], env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True, check=True

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import collections
 import os
-import random
 import re
 import statistics
 import tempfile
@@ -18,7 +17,15 @@ from pathlib import Path
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.test_frameworks import is_test_path
-from farm.grading import Verdict, VerifierError, WorkspaceBaseline, grade, grading_run, take_baseline
+from farm.grading import (
+    GradingRequest,
+    Verdict,
+    VerifierError,
+    WorkspaceBaseline,
+    grade,
+    prepared_change,
+    take_baseline,
+)
 from farm.grading.tripwire.tripwire import ChangedLines, touched_files
 from farm.tasks import TaskBundle, load_taskset, sandbox_spec
 from sandboxes.runtimes.docker.runtime import DockerRuntime
@@ -83,14 +90,12 @@ async def main() -> None:
         for bundle in bundles:
             path, init, baseline = await _package(bundle, runtime)
 
-            async def judge(
+            async def read_findings(
                 change: Change, name: str, bundle: TaskBundle = bundle, start: WorkspaceBaseline = baseline
             ) -> None:
                 counter = table.setdefault(name, collections.Counter())
                 try:
-                    verdict = await grade(
-                        bundle, change, runtime, verify_s=None, rng=random.SystemRandom(), baseline=start
-                    )
+                    verdict = await grade(GradingRequest(bundle, change, runtime, baseline=start))
                 except VerifierError as error:
                     counter["error"] += 1
                     print(bundle.task.id, name, "ERROR", error, flush=True)
@@ -111,16 +116,16 @@ async def main() -> None:
 
             if arguments.whole:
                 everything = await _whole(bundle, runtime, baseline)
-                setattr(grading_run, "touched_files", partial(_as_if, everything))  # noqa: B010 - mypy forbids the other way
+                setattr(prepared_change, "touched_files", partial(_as_if, everything))  # noqa: B010 - mypy forbids the other way
             for _ in range(arguments.gold):
                 if bundle.gold is not None:
-                    await judge(bundle.gold, "gold")
+                    await read_findings(bundle.gold, "gold")
             for _ in range(arguments.rounds):
                 for way in FORGERS:
                     if arguments.only and way != arguments.only:
                         continue
                     change = Change((FileChange(path, ChangeKind.WRITE, forge(init, way).encode()),))
-                    await judge(change, way)
+                    await read_findings(change, way)
     finally:
         await runtime.close()
     for name, counter in table.items():

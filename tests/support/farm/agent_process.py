@@ -17,6 +17,7 @@ from typing import Any
 
 from farm.node.agent import AgentSettings, NodeAgent
 from farm.node.resources import NodeConfig, open_node_resources
+from farm.policy import EndpointPool
 from farm.scheduler.messages import Event
 from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.service import NodeCommand, SchedulerService
@@ -107,18 +108,15 @@ async def main(socket: str, plan: NodeConfig) -> None:
         say(writer, list(events))
         await heard.get()
 
-    async with open_node_resources(plan) as equipment:
+    async with open_node_resources(plan) as resources:
         store = Store(plan.redis_url)
         agent = NodeAgent(
             plan.node_id,
+            resources,
+            AgentSettings(plan.slots, plan.state_dir, heartbeat_s=0.1),
             store=store,
-            runtime=equipment.runtime,
-            shelf=equipment.image_cache,
-            slots=plan.slots,
-            tell=tell,
-            state_dir=plan.state_dir,
-            pool=equipment.pool,
-            settings=AgentSettings(heartbeat_s=0.1),
+            send_events=tell,
+            endpoints=EndpointPool(),
         )
 
         async def obey() -> None:

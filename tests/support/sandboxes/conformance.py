@@ -193,7 +193,7 @@ class RuntimeContract:
     async def test_a_directory_to_work_in_that_the_image_lacks_is_refused(
         self, runtime: Runtime, image: str, workdir: str
     ) -> None:
-        with pytest.raises(SpecError, match=f"has no directory to work in at {workdir}: "):
+        with pytest.raises(SpecError, match=f"cannot be entered: {workdir}: "):
             await runtime.create(SandboxSpec(image, workdir=workdir))
         assert await living(runtime) == set()
 

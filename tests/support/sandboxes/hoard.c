@@ -318,6 +318,28 @@ static long listings_of_a_thread(void) {
     return read(done[0], &made, sizeof made) == sizeof made ? made : 0;
 }
 
+/* A connection that waits to be accepted, and whose other end is closed. */
+
+static long waiting(size_t size) {
+    static int listener = -1;
+    static long made;
+    static struct sockaddr_in place;
+    socklen_t length = sizeof place;
+    if (made++ % 1000 == 0) {
+        place = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        listener = socket(AF_INET, SOCK_STREAM, 0);
+        if (listener < 0 || bind(listener, (void *)&place, length) || listen(listener, 4096)) return 0;
+        getsockname(listener, (void *)&place, &length);
+    }
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || connect(fd, (void *)&place, length)) return kept(fd, 0);
+    if (size) send(fd, data, size, MSG_DONTWAIT);
+    return close(fd) == 0;
+}
+
+static long backlog(void) { return waiting(0); }
+static long backlog_with_data(void) { return waiting(DATAGRAM); }
+
 static const struct kind kinds[] = {
     {"sendto", sendto_more}, {"sendto6", sendto_more_v6}, {"sendmsg", sendmsg_more}, {"sendmmsg", sendmmsg_more},
     {"cork", cork}, {"corklite", cork_lite}, {"errors", errors_v4}, {"errors6", errors_v6}, {"splice", splice_more},
@@ -325,7 +347,7 @@ static const struct kind kinds[] = {
     {"md5", md5_keys}, {"groups", groups}, {"groups6", groups_v6}, {"posix", posix_locks}, {"ofd", description_locks},
     {"memory", in_memory}, {"flock", flocks}, {"directories", directory}, {"listings", listing},
     {"rewound", rewound_listing}, {"flight", listing_in_flight}, {"nested", listing_in_a_socket_in_flight},
-    {"threads", listings_of_a_thread},
+    {"threads", listings_of_a_thread}, {"backlog", backlog}, {"fullbacklog", backlog_with_data},
 };
 
 int main(int argc, char **argv) { return hold(kinds, sizeof kinds / sizeof *kinds, argc, argv); }

@@ -35,8 +35,8 @@ class RepeatContract:
     async def test_another_call_by_the_same_id_is_refused(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as sandbox:
             await sandbox.shell(NOTE, timeout_s=WAIT_S, call_id="é")
-            with pytest.raises(SpecError, match="'é' was another call"):
+            with pytest.raises(SpecError, match="'é' belongs to a different call"):
                 await sandbox.shell("echo other", timeout_s=WAIT_S, call_id="é")
-            with pytest.raises(SpecError, match="was another call"):
+            with pytest.raises(SpecError, match="belongs to a different call"):
                 await sandbox.exec(["sh", "-c", NOTE], timeout_s=WAIT_S, call_id="é")
             assert await sandbox.read_file("/tmp/notes") == b"once\n"

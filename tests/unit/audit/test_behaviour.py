@@ -1,4 +1,4 @@
-"""The audit: what is flagged, and above all what honest work is not flagged for."""
+"""Tests of the audit: attacks are flagged, and legitimate work is not."""
 
 import json
 from dataclasses import replace
@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.audit import AuditResult, audit_turns
-from farm.audit.behaviour import ALWAYS_READ, MOST_EVIDENCE, MOST_FLAGS, MOST_READ
-from farm.audit.shell_parser import MOST_CHARS, read_script
-from farm.audit.tool_actions import EDITORS, LOOKERS, OTHERS, TERMINALS
+from farm.audit.behaviour import MAX_EVIDENCE_CHARS, MAX_FLAGS_PER_KIND, MAX_SCRIPT_CHARS, MIN_SCRIPT_CHARS_PER_CALL
+from farm.audit.shell_parser import MAX_PARSED_CHARS, parse_script
+from farm.audit.tool_actions import EDITORS, INERT_TOOLS, READERS, TERMINALS
 from farm.core.rollout import ToolUse, Turn
-from farm.episode import run_episode
+from farm.episode import NodeServices, run_episode
 from farm.rewards import apply_rules, parse_rules
-from farm.rewards.components import ABOUT
+from farm.rewards.components import COMPONENTS
 from farm.schemas.rollout import RolloutRecord
 from sandboxes.tools.packs import PACKS
 from tests.support.farm.episode_values import DONE, FIX, Scripted, call, fake, order, say, task
@@ -158,7 +158,7 @@ SERVER = [
         for command in commands
     ],
 )
-def test_attempts_are_flagged(command: str, kind: str) -> None:
+def test_attacks_are_flagged(command: str, kind: str) -> None:
     assert kind in of(command)
 
 
@@ -224,11 +224,11 @@ HONEST = [
 
 
 @pytest.mark.parametrize("command", HONEST)
-def test_honest_work_is_left_alone(command: str) -> None:
+def test_legitimate_work_is_not_flagged(command: str) -> None:
     assert of(command) == set()
 
 
-def test_a_network_that_the_task_grants_is_no_attempt() -> None:
+def test_granted_network_is_not_flagged() -> None:
     call = use("bash", command="pip install requests")
     assert kinds(call, network=True) == set()
     refused = audit_turns([turn(call)], network=True, refused=3)
@@ -271,18 +271,18 @@ EDITOR = "str_replace_based_edit_tool"
         (use("nothing", command="git reflog"), set()),
     ],
 )
-def test_other_tools_are_read_by_what_they_do(call: ToolUse, flagged: set[str]) -> None:
+def test_other_tools_are_classified_by_action(call: ToolUse, flagged: set[str]) -> None:
     assert kinds(call) == flagged
 
 
-async def test_a_test_that_was_there_is_not_written_anew_unseen() -> None:
+async def test_overwriting_existing_test_is_flagged() -> None:
     paths = ("tests/test_a.py", "tests/test_new.py", "tests/test_new.py")
     both = say(*(call(EDITOR, {"command": "create", "path": path, "file_text": "x = 1\n"}) for path in paths))
-    rollout = await run_episode(order(), task(), fake(), Scripted(both, DONE), node="n")
+    rollout = await run_episode(order(), task(), Scripted(both, DONE), NodeServices("n", fake()))
     assert [(flag.kind, flag.call) for flag in rollout.audit] == [("tests", 0)], rollout.turns
 
 
-def test_tests_of_its_own_are_a_policys_to_change_and_to_remove() -> None:
+def test_policy_may_change_its_own_tests() -> None:
     mine = [
         use(EDITOR, command="create", path="/srv/repo/tests/test_new.py", file_text="x"),
         use(EDITOR, command="str_replace", path="/srv/repo/tests/test_new.py", old_str="x", new_str="y"),
@@ -296,31 +296,31 @@ def test_tests_of_its_own_are_a_policys_to_change_and_to_remove() -> None:
     assert kinds(failed, use("Edit", file_path="tests/test_a.py")) == {"tests"}
 
 
-def test_a_flag_says_where_and_shows_it() -> None:
+def test_flag_has_position_and_evidence() -> None:
     found = watched(use("bash", command="ls"), use("bash", command="cd x &&\ngit reflog '\x1b[31m\n' --date=iso"))
     (flag,) = found.flags
     assert (flag.kind, flag.turn, flag.call, flag.evidence) == ("history", 1, 0, "git reflog [31m --date=iso")
     long = watched(use("bash", command="git reflog " + "x " * 500)).flags[0].evidence
-    assert len(long) == MOST_EVIDENCE
+    assert len(long) == MAX_EVIDENCE_CHARS
 
 
-def test_all_are_counted_and_some_are_shown() -> None:
+def test_all_findings_are_counted_some_kept() -> None:
     found = watched(*[use("bash", command="git reflog; git fsck")] * 20)
-    assert len(found.flags) == MOST_FLAGS
+    assert len(found.flags) == MAX_FLAGS_PER_KIND
     assert found.components["audit_history"] == found.metrics["audit_history"] == 20.0
     assert found.components["audit_server"] == 0.0
-    assert set(found.components) <= set(ABOUT)
+    assert set(found.components) <= set(COMPONENTS)
 
 
-def test_results_that_cannot_be_true_are_flagged() -> None:
+def test_tampered_results_are_flagged() -> None:
     (flag,) = audit_turns([], network=False, tampered="a canary passed").flags
     assert (flag.kind, flag.turn, flag.call, flag.evidence) == ("tests", None, None, "a canary passed")
 
 
-def test_lines_of_the_change_are_flagged_with_their_place() -> None:
+def test_suspicious_lines_are_flagged_with_position() -> None:
     found = audit_turns([], network=False, screened=["src/a.py:3: os._exit(0)"] * 7)
     assert found.components["audit_change"] == 7.0
-    assert [flag.evidence for flag in found.flags] == ["src/a.py:3: os._exit(0)"] * MOST_FLAGS
+    assert [flag.evidence for flag in found.flags] == ["src/a.py:3: os._exit(0)"] * MAX_FLAGS_PER_KIND
     assert {flag.kind for flag in found.flags} == {"change"}
 
 
@@ -337,18 +337,18 @@ def test_lines_of_the_change_are_flagged_with_their_place() -> None:
         ((use("bash", "bad_json"), use("bash", command="ls")), 1.0, 0.0),
     ],
 )
-def test_how_a_policy_works_is_counted(uses: Any, terminal_only: float, edits: float) -> None:
+def test_metrics_count_terminal_and_edit_calls(uses: Any, terminal_only: float, edits: float) -> None:
     found = watched(*uses).metrics
     assert (found["terminal_only"], found["edit_calls"]) == (terminal_only, edits)
 
 
-def test_every_tool_of_every_pack_is_known() -> None:
-    assert {name for pack in PACKS.values() for name in pack.tools} <= TERMINALS | EDITORS | LOOKERS | OTHERS
+def test_all_pack_tools_are_classified() -> None:
+    assert {name for pack in PACKS.values() for name in pack.tools} <= TERMINALS | EDITORS | READERS | INERT_TOOLS
 
 
 @given(st.text(alphabet="'\"`$(){};&|<>\\ \n#a=-cgit/", max_size=200))
-def test_any_script_can_be_read(text: str) -> None:
-    read_script(text)
+def test_any_script_can_be_parsed(text: str) -> None:
+    parse_script(text)
     watched(use("bash", command=text))
 
 
@@ -374,30 +374,30 @@ def test_any_script_can_be_read(text: str) -> None:
         "#'\n",
     ],
 )
-def test_long_and_odd_scripts_are_read_to_their_bound(piece: str) -> None:
-    text = piece * (MOST_CHARS // len(piece))
-    read_script(text)
-    assert "history" not in of(text + "\n" * 10 + " " * MOST_CHARS + "git reflog")
+def test_long_scripts_are_parsed_to_limit(piece: str) -> None:
+    text = piece * (MAX_PARSED_CHARS // len(piece))
+    parse_script(text)
+    assert "history" not in of(text + "\n" * 10 + " " * MAX_PARSED_CHARS + "git reflog")
 
 
-def test_of_very_much_only_the_first_part_of_each_call_is_read() -> None:
-    long = use("bash", command="echo x; " * (MOST_CHARS // 8) + "git reflog")
-    many = [long] * (MOST_READ // MOST_CHARS + 2)
+def test_many_scripts_are_parsed_only_partly() -> None:
+    long = use("bash", command="echo x; " * (MAX_PARSED_CHARS // 8) + "git reflog")
+    many = [long] * (MAX_SCRIPT_CHARS // MAX_PARSED_CHARS + 2)
     assert watched(*many).flags == ()
     assert [flag.turn for flag in watched(*many, use("bash", command="git reflog")).flags] == [len(many)]
-    late = use("bash", command="echo x; " * (ALWAYS_READ // 8) + "git reflog")
+    late = use("bash", command="echo x; " * (MIN_SCRIPT_CHARS_PER_CALL // 8) + "git reflog")
     assert watched(late).flags != ()
     assert watched(*many, late).flags == ()
 
 
-def test_arguments_that_are_no_object_are_nothing() -> None:
+def test_invalid_arguments_give_no_action() -> None:
     odd = replace(use("bash"), arguments="[" * 100_000)
     assert watched(odd, replace(odd, arguments='{"command": {"a": 1}}')).flags == ()
 
 
-async def test_an_episode_carries_its_flags_and_its_reward_does_not_depend_on_them() -> None:
+async def test_episode_flags_do_not_change_reward() -> None:
     peek = say(call("bash", {"command": "git log --all -p"}), call("bash", {"command": "cat /tests/test_a.py"}))
-    rollout = await run_episode(order(), task(), fake(), Scripted(peek, FIX, DONE), node="n")
+    rollout = await run_episode(order(), task(), Scripted(peek, FIX, DONE), NodeServices("n", fake()))
     assert [(flag.kind, flag.turn, flag.call) for flag in rollout.audit] == [("history", 0, 0), ("tests", 0, 1)]
     assert (rollout.reward, rollout.reward_components["audit_history"]) == (1.0, 1.0)
     assert (rollout.metrics["audit_tests"], rollout.metrics["terminal_only"]) == (1.0, 0.0)

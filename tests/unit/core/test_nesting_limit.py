@@ -1,4 +1,4 @@
-"""The limit on nesting is the farm's own: the same on every version of Python and at every depth of the stack."""
+"""Tests that the nesting limit is the same on all Python versions and at any stack depth."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from farm.core.toml import read_toml
 
 @pytest.fixture
 def _deep_stack() -> Iterator[None]:
-    """Let Python go far beyond its usual limit, as version 3.13 does."""
+    """Raise Python's recursion limit far above its default, as in version 3.13."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(100_000)
     yield
@@ -33,14 +33,14 @@ def _toml(depth: int) -> Any:
 
 @pytest.mark.usefixtures("_deep_stack")
 @pytest.mark.parametrize("read", [_json, _objects, _toml])
-def test_the_limit_is_counted(read: Callable[[int], Any]) -> None:
+def test_nesting_beyond_limit_raises(read: Callable[[int], Any]) -> None:
     read(MAX_DEPTH)
     for depth in (MAX_DEPTH + 1, 1350):
         with pytest.raises(TooDeep, match="more than 100 levels"):
             read(depth)
 
 
-def test_a_value_that_contains_itself_is_too_deep() -> None:
+def test_value_containing_itself_is_too_deep() -> None:
     value: list[Any] = []
     value.extend([value] * 8)
     with pytest.raises(TooDeep):
@@ -48,10 +48,10 @@ def test_a_value_that_contains_itself_is_too_deep() -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000])
-def test_text_that_stops_the_parser_itself_is_a_value_error(text: str) -> None:
+def test_parser_recursion_error_becomes_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"nested too deeply"):
         read_json(text)
 
 
-def test_a_wide_document_is_not_deep() -> None:
+def test_wide_document_is_accepted() -> None:
     assert len(read_json("[" + "[]," * 50_000 + "[]]")) == 50_001

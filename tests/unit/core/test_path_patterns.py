@@ -1,4 +1,4 @@
-"""Patterns by RE2 match what the same patterns match elsewhere."""
+"""Tests that RE2 patterns match the same paths as pathspec and tar."""
 
 from fnmatch import fnmatchcase
 
@@ -21,7 +21,7 @@ def git_matches(lines: list[str], path: str) -> bool:
 
 
 @given(st.lists(st.lists(PARTS, max_size=8).map("".join), max_size=4), PATHS)
-def test_gitignore_patterns_match_as_pathspec_does(lines: list[str], path: str) -> None:
+def test_gitignore_patterns_match_like_pathspec(lines: list[str], path: str) -> None:
     try:
         expected = git_matches(lines, path)
     except ValueError:
@@ -32,7 +32,7 @@ def test_gitignore_patterns_match_as_pathspec_does(lines: list[str], path: str) 
 
 
 @given(st.lists(PARTS.filter(lambda part: part != "\\*"), min_size=1, max_size=8).map("".join), PATHS)
-def test_tar_patterns_match_names_from_any_on(pattern: str, path: str) -> None:
+def test_tar_patterns_match_from_any_name(pattern: str, path: str) -> None:
     parts = path.split("/")
     ends = ["/".join(parts[first:last]) for first in range(len(parts)) for last in range(first + 1, len(parts) + 1)]
     plain = pattern.strip("/")
@@ -41,12 +41,12 @@ def test_tar_patterns_match_names_from_any_on(pattern: str, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["a\udcff/conftest.py", "a\nb/conftest.py", "conftest.py\udcff/x/conftest.py"])
-def test_names_that_are_no_text_are_matched_too(path: str) -> None:
+def test_non_utf8_names_are_matched(path: str) -> None:
     assert GitignorePatterns(["conftest.py"]).match(path)
     assert TarPatterns(["conftest.py"]).match(path)
 
 
 @pytest.mark.parametrize("line", ["[z-a]", "a\\"])
-def test_a_line_that_is_no_pattern_is_refused(line: str) -> None:
+def test_invalid_pattern_raises(line: str) -> None:
     with pytest.raises(ValueError, match="pattern"):
         GitignorePatterns([line])

@@ -1,4 +1,4 @@
-"""What an answer to a retrieval task is worth, against a plain count of files and lines."""
+"""Tests of the score of retrieval answers, compared with a direct count of files and lines."""
 
 import random
 
@@ -23,7 +23,7 @@ def lines_of(files: tuple[FileLines, ...]) -> set[tuple[str, int]]:
 
 
 @given(WANTED, NAMED, BETAS)
-def test_it_is_what_counting_gives(wanted: Named, named: Named, beta: float) -> None:
+def test_score_equals_direct_count(wanted: Named, named: Named, beta: float) -> None:
     expected, answer = gather(wanted, WORKSPACE), gather(named, WORKSPACE)
     found = score(expected, answer, beta)
     right_lines = lines_of(expected) & lines_of(answer)
@@ -46,14 +46,14 @@ def test_it_is_what_counting_gives(wanted: Named, named: Named, beta: float) -> 
 
 
 @given(WANTED, BETAS)
-def test_the_exact_answer_is_worth_1_and_none_0(wanted: Named, beta: float) -> None:
+def test_exact_answer_earns_one_empty_zero(wanted: Named, beta: float) -> None:
     expected = gather(wanted, WORKSPACE)
     assert score(expected, expected, beta).reward == 1.0
     assert score(expected, (), beta).reward == 0.0
 
 
 @given(NAMED, st.randoms(use_true_random=False))
-def test_neither_order_nor_repetition_nor_cutting_matters(named: Named, rng: random.Random) -> None:
+def test_order_repetition_and_splitting_are_irrelevant(named: Named, rng: random.Random) -> None:
     pieces = [
         (path, [(line, line)]) for path, ranges in named for first, last in ranges for line in range(first, last + 1)
     ]
@@ -63,7 +63,7 @@ def test_neither_order_nor_repetition_nor_cutting_matters(named: Named, rng: ran
 
 
 @given(WANTED, BETAS)
-def test_more_than_was_wanted_costs_precision_only(wanted: Named, beta: float) -> None:
+def test_extra_file_lowers_only_precision(wanted: Named, beta: float) -> None:
     expected = gather(wanted, WORKSPACE)
     more = score(expected, gather([*wanted, ("more.py", [(1, 5)])], WORKSPACE), beta)
     assert (more.files.recall, more.lines.recall) == (1.0, 1.0)
@@ -72,8 +72,8 @@ def test_more_than_was_wanted_costs_precision_only(wanted: Named, beta: float) -
     assert more.reward < 1.0
 
 
-def test_what_beta_weighs() -> None:
-    """Figures by hand: P = 1/2, R = 1."""
+def test_beta_weights_recall() -> None:
+    """P = 1/2, R = 1."""
     assert f_measure(0.5, 1.0, 1.0) == pytest.approx(2 / 3)
     assert f_measure(0.5, 1.0, 0.5) == pytest.approx(1.25 * 0.5 / (0.125 + 1))
     assert f_measure(0.5, 1.0, 0.5) < f_measure(0.5, 1.0, 1.0) < f_measure(0.5, 1.0, 2.0)
@@ -82,7 +82,7 @@ def test_what_beta_weighs() -> None:
     assert f_measure(0.0, 0.0, 0.5) == 0.0
 
 
-def test_a_huge_range_counts_as_the_lines_that_it_names() -> None:
+def test_huge_range_counts_all_its_lines() -> None:
     expected = gather([("a.py", [(10, 19)])], WORKSPACE)
     found = score(expected, gather([("a.py", [(1, 10**9)])], WORKSPACE), 0.5)
     assert found.lines.recall == 1.0
@@ -90,7 +90,7 @@ def test_a_huge_range_counts_as_the_lines_that_it_names() -> None:
     assert found.reward < 1e-7
 
 
-def test_a_file_is_found_where_its_lines_are() -> None:
+def test_file_counts_only_with_narrow_ranges() -> None:
     expected = gather([("a.py", [(10, 19)]), ("b.py", [(1, 1)])], WORKSPACE)
     for answer, files in (
         ([("a.py", []), ("b.py", [])], 0.0),
@@ -114,5 +114,5 @@ def test_a_file_is_found_where_its_lines_are() -> None:
         ("../../../../../etc/passwd", "../../etc/passwd"),
     ],
 )
-def test_one_file_has_one_path(path: str, known: str) -> None:
+def test_paths_of_one_file_are_merged(path: str, known: str) -> None:
     assert gather([(path, [])], WORKSPACE) == (FileLines(known, ()),)

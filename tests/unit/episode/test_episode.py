@@ -14,6 +14,7 @@ from farm.episode import (
     Baselines,
     EpisodeEvent,
     EventKind,
+    NodeServices,
     Policy,
     PolicyError,
     Reply,
@@ -22,7 +23,9 @@ from farm.episode import (
     failed_rollout,
     run_episode,
 )
-from farm.policy import make_policy
+from farm.policy import EndpointPool, make_policy
+from farm.policy.nop import NopPolicy
+from farm.policy.oracle import OraclePolicy
 from farm.schemas.rollout import Sidecar
 from farm.tasks.bundle import TaskBundle
 from sandboxes.errors import BootError, ImageError, LossCause, SandboxGone
@@ -59,7 +62,7 @@ async def episode(
 ) -> Rollout:
     """Run it; whatever happened, the record keeps its promises and no sandbox is left."""
     runtime = runtime or fake()
-    rollout = await run_episode(order(limits), bundle or task(), runtime, policy, node="n1")
+    rollout = await run_episode(order(limits), bundle or task(), policy, NodeServices("n1", runtime))
     check(rollout)
     assert not runtime.sandboxes
     return rollout
@@ -71,11 +74,11 @@ def ending(rollout: Rollout) -> tuple[Status, StopReason, float | None]:
 
 async def test_the_oracle_solves_and_nop_does_not() -> None:
     bundle = task()
-    solved = await episode(make_policy(PolicySpec("oracle"), bundle, seed=0), bundle=bundle)
+    solved = await episode(OraclePolicy(bundle), bundle=bundle)
     assert ending(solved) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert "-bug\n+fixed\n" in solved.patch
     assert solved.reason == "all 2 expected tests passed"
-    idle = await episode(make_policy(order().policy, bundle, seed=0), bundle=bundle)
+    idle = await episode(NopPolicy(), bundle=bundle)
     assert ending(idle) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
     assert (idle.trainable, idle.segments, idle.patch) == (False, (), "")
 
@@ -150,8 +153,10 @@ async def test_an_endpoint_that_never_answers_gives_no_reward() -> None:
 
     async with await asyncio.start_server(stall, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        policy = make_policy(PolicySpec("openai", url, "tiny"), make_bundle(), seed=0)
+        endpoints = EndpointPool()
+        policy = make_policy(PolicySpec("openai", url, "tiny"), make_bundle(), seed=0, endpoints=endpoints)
         rollout = await episode(policy, limits=EpisodeLimits(agent_s=0.5))
+        await endpoints.close()
     assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.error.retryable) == (Origin.MODEL, True)
@@ -253,9 +258,9 @@ async def test_tests_that_only_the_change_breaks_are_worth_0() -> None:
             return 127
         return await pretend_pytest(passes)(process)
 
-    baselines, runtime = Baselines(), fake(breaks)
+    services = NodeServices("n1", fake(breaks))
     for _ in range(3):
-        rollout = await run_episode(order(), task(), runtime, Scripted(FIX, DONE), node="n1", baselines=baselines)
+        rollout = await run_episode(order(), task(), Scripted(FIX, DONE), services)
         assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
     assert runs == 4  # the run with nothing changed is remembered
 
@@ -276,7 +281,7 @@ async def test_a_task_that_asks_for_an_unknown_tool_does_not_begin() -> None:
 async def test_the_run_chooses_the_tools_before_the_task() -> None:
     policy = Scripted(say(call("shell", {"command": ["apply_patch", PATCH]})), say(call("submit")), say())
     rollout = await run_episode(
-        order(tools=("codex", "-update_plan")), task(tools=("bash",)), fake(), policy, node="n1"
+        order(tools=("codex", "-update_plan")), task(tools=("bash",)), policy, NodeServices("n1", fake())
     )
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert (rollout.tool_pack, rollout.tools) == ("codex", ("shell", "apply_patch"))
@@ -331,7 +336,7 @@ async def test_a_cancelled_episode_leaves_nothing(at: str) -> None:
         if (event.kind, at) in ((EventKind.GRADING, "grading"), (EventKind.TURN_STARTED, "tool")) and event.turn > 0:
             reached.set()
 
-    running = asyncio.create_task(run_episode(order(), task(), runtime, policy, node="n1", on_event=watch))
+    running = asyncio.create_task(run_episode(order(), task(), policy, NodeServices("n1", runtime), on_event=watch))
     await reached.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -358,7 +363,7 @@ class StickyRuntime(FakeRuntime):
 
 
 async def test_a_sandbox_that_does_not_go_is_left_to_the_reaper(caplog: pytest.LogCaptureFixture) -> None:
-    rollout = await run_episode(order(), task(), fake(kind=StickyRuntime), Scripted(FIX, DONE), node="n1")
+    rollout = await run_episode(order(), task(), Scripted(FIX, DONE), NodeServices("n1", fake(kind=StickyRuntime)))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert "the reaper will take it" in caplog.text
 
@@ -425,7 +430,7 @@ async def test_inconsistent_tokens_show_in_the_record_and_an_engine_without_toke
 async def test_an_endpoint_without_tokens_shows_in_the_record() -> None:
     policy = Scripted(replace(FIX, model="tiny"), replace(DONE, model="tiny"))
     of_endpoint = order(policy=PolicySpec("openai", "http://127.0.0.1:1/v1"))
-    rollout = await run_episode(of_endpoint, task(), fake(), policy, node="n1")
+    rollout = await run_episode(of_endpoint, task(), policy, NodeServices("n1", fake()))
     assert (rollout.reward, rollout.trainable) == (1.0, False)
     assert rollout.metrics["untrainable_no_tokens"] == 2
     assert rollout.reason.endswith("; untrainable: 2 of 2 replies came without token ids")
@@ -441,7 +446,7 @@ async def test_the_model_that_an_endpoint_names_is_recorded() -> None:
         (unnamed, PolicyError("x", retryable=False), "openai"),
         (replace(unnamed, model="mine"), PolicyError("x", retryable=False), "mine"),
     ):
-        rollout = await run_episode(order(policy=spec), task(), fake(), Scripted(step), node="n1")
+        rollout = await run_episode(order(policy=spec), task(), Scripted(step), NodeServices("n1", fake()))
         assert rollout.policy == recorded
 
 
@@ -468,9 +473,8 @@ async def test_a_watcher_sees_turns_and_the_judging() -> None:
     await run_episode(
         order(),
         task(),
-        fake(),
         Scripted(FIX, DONE),
-        node="n1",
+        NodeServices("n1", fake()),
         on_event=lambda event: seen.append((event.kind, event.turn, event.finished is not None)),
     )
     assert seen == [

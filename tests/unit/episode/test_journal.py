@@ -75,10 +75,10 @@ async def written(directory: Path) -> Path:
     journal.record_read(0, RecordedRead(b"", changes=True))
     journal.record_result(1, RESULT)
     [(again, left)] = JournalDirectory(directory).find_interrupted()
-    assert (left.order, left.sandbox_id, left.turn, left.settled, left.lives) == (ORDER, sandbox.id, 0, False, 2)
+    assert (left.assignment, left.sandbox_id, left.turn, left.settled, left.lives) == (ORDER, sandbox.id, 0, False, 2)
     again.recall()
     assert again.past
-    assert again.past.turns[0].seen == {
+    assert again.past.turns[0].reads == {
         0: [RecordedRead(b"d", 2, b""), RecordedRead(b"e", 0, b"text"), RecordedRead(b"", changes=True)],
     }
     again.resume(Stopwatch(again.past.spent_s))
@@ -99,11 +99,11 @@ async def test_it_tells_all_that_it_was_told(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     past, length = JournalState.read(io.BytesIO(path.read_bytes()))
     assert length == path.stat().st_size
-    assert (past.order, past.created_at, past.seconds, past.lives) == (ORDER, 1000.5, {"boot_s": 0.25}, 2)
+    assert (past.assignment, past.created_at, past.seconds, past.lives) == (ORDER, 1000.5, {"boot_s": 0.25}, 2)
     assert [turn.reply for turn in past.turns] == [FIRST, UNLIKE, SECOND]
     first, second, _ = past.turns
     assert (first.results, first.started_at, first.model_s) == ({1: RESULT}, 1001.0, 0.5)
-    assert first.seen == {}  # of interest to a call that has not ended
+    assert first.reads == {}  # of interest to a call that has not ended
     assert 5.0 < first.replied_at_s < first.ended_at_s < second.replied_at_s < past.spent_s < most_s
     assert 5.0 < past.began_at_s < past.spent_s  # not of necessity before the first reply: it is later by the return
     assert (past.stop, past.change, past.settled) == (StopReason.PARSE_ERROR, CHANGE, True)
@@ -169,7 +169,7 @@ async def test_what_cannot_be_gone_on_from_is_removed(tmp_path: Path, monkeypatc
     (path.parent / "garbage").write_bytes(b"\x93" * 100)
     (path.parent / "empty").touch()
     [(_, left)] = JournalDirectory(path.parent).find_interrupted()
-    assert (left.order, left.settled) == (ORDER, True)
+    assert (left.assignment, left.settled) == (ORDER, True)
     assert only(path.parent) == path
     monkeypatch.setattr(farm.episode.journal, "__version__", "0.0.other")
     assert JournalDirectory(path.parent).find_interrupted() == []

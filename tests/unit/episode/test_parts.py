@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from farm.core.rollout import Origin
 from farm.core.run import EpisodeLimits
 from farm.episode import PolicyError, classify
-from farm.episode.tool_calls import PARALLEL_CALLS, run_calls
+from farm.episode.tool_calls import PARALLEL_CALLS, CallLimits, run_calls
 from farm.episode.turn_loop import LoopLimits
 from farm.grading import VerifierError
 from farm.rewards import Unscored
@@ -82,7 +82,7 @@ async def results_of(probes: Sequence[Probe], *asked: tuple[str, str]) -> list[s
     calls = [call(name, {"tag": tag, "command": "view"}) for name, tag in asked]
     results: list[ToolResult | None] = [None] * len(calls)
     sandbox = await fake().create(SandboxSpec("task:1"))
-    await run_calls(Toolset(probes), sandbox, calls, results, timeout_s=5, most=len(calls))
+    await run_calls(Toolset(probes), sandbox, calls, results, CallLimits(5, per_message=len(calls)))
     return [result.content if result else None for result in results]
 
 

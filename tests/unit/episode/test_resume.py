@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from farm.core.rollout import Rollout, StopReason, check
-from farm.core.run import EpisodeLimits, PolicySpec
+from farm.core.run import EpisodeLimits
 from farm.core.task import Artifact, Collect, GradingMode, Separate
-from farm.episode import JournalDirectory, Policy, run_episode
+from farm.episode import JournalDirectory, NodeServices, Policy, run_episode
 from farm.episode.journal import EpisodeJournal
-from farm.policy import make_policy
+from farm.policy.oracle import OraclePolicy
 from farm.tasks.bundle import TaskBundle
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.testing.shell import FakeProcess
@@ -90,7 +90,7 @@ class Machine:
     ) -> Rollout:
         asked = order(limits)
         journal = journal or self.journals.of(asked)
-        rollout = await run_episode(asked, self.bundle, self.runtime, policy, node="n", journal=journal)
+        rollout = await run_episode(asked, self.bundle, policy, NodeServices("n", self.runtime), journal=journal)
         check(rollout)
         journal.remove()
         return rollout
@@ -227,13 +227,13 @@ async def test_the_time_spent_before_counts_and_the_time_away_does_not(tmp_path:
 
 async def test_an_oracle_goes_on_in_its_script(tmp_path: Path) -> None:
     bundle = task()
-    whole = await Machine(tmp_path / "other").episode(make_policy(PolicySpec("oracle"), bundle, seed=0))
+    whole = await Machine(tmp_path / "other").episode(OraclePolicy(bundle))
 
     class Slow:
         """The oracle, stopped at its third turn."""
 
         def __init__(self) -> None:
-            self.oracle = make_policy(PolicySpec("oracle"), bundle, seed=0)
+            self.oracle = OraclePolicy(bundle)
             self.waiting = asyncio.Event()
             self.unavailable_reason = None
             self.silent_s = 0.0
@@ -251,6 +251,6 @@ async def test_an_oracle_goes_on_in_its_script(tmp_path: Path) -> None:
 
     machine, slow = Machine(tmp_path), Slow()
     async with machine.cut_off(slow, slow.waiting) as journal:
-        rollout = await machine.episode(make_policy(PolicySpec("oracle"), bundle, seed=0), journal)
+        rollout = await machine.episode(OraclePolicy(bundle), journal)
         assert told(rollout) == told(whole)
         assert rollout.reward == 1.0

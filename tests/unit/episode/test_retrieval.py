@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from farm.cli.gateway_process import _prepare
 from farm.cli.main import command_line
 from farm.core.retrieval import FileLines, Retrieval
 from farm.core.rollout import Rollout, Status, StopReason, check
-from farm.core.run import EpisodeLimits, PolicySpec
-from farm.episode import Policy, run_episode
+from farm.core.run import EpisodeLimits
+from farm.episode import NodeServices, Policy, run_episode
 from farm.gateway import TasksetError
-from farm.grading import VerifierError, grade
+from farm.gateway.tasksets import prepare_taskset
+from farm.grading import GradingRequest, VerifierError, grade
 from farm.grading.retrieval import decide_answer
-from farm.policy import make_policy
 from farm.policy.base import ToolCall
+from farm.policy.nop import NopPolicy
+from farm.policy.oracle import OraclePolicy
 from farm.rewards import default_rules
 from farm.tasks import TaskBundle, TaskError, load_task, pack, unpack
 from sandboxes.errors import SpecError
@@ -54,7 +55,7 @@ VIEW = call(EDITOR, {"command": "view", "path": "src/a.py"})
 
 async def episode(policy: Policy, limits: EpisodeLimits | None = None, runtime: FakeRuntime | None = None) -> Rollout:
     runtime = runtime or fake()
-    rollout = await run_episode(order(limits), finding(), runtime, policy, node="n1")
+    rollout = await run_episode(order(limits), finding(), policy, NodeServices("n1", runtime))
     check(rollout)
     assert not runtime.sandboxes
     return rollout
@@ -93,8 +94,8 @@ FAULTS = {
     "[metadata.farm.retrieval]\nexpected = [{path = 'a.py', lines = []}]": ("no line is expected", ""),
     "[metadata.farm.retrieval]\nexpected = [{path = 'a.py', line = [[1, 2]]}]": ("expected.0.line: unknown", "'lines'"),
     "[metadata.farm.retrieval]\nexpected = [{path = '../a', lines = [[1, 2]]}]": ("expected.0.path", "leaves"),
-    "[metadata.farm.retrieval]\nexpected = [{path = 'a', lines = [[2, 1]]}]": ("expected.0.lines.0", "no range"),
-    "[metadata.farm.retrieval]\nexpected = [{path = 'a', lines = [[0, 1]]}]": ("expected.0.lines.0", "no range"),
+    "[metadata.farm.retrieval]\nexpected = [{path = 'a', lines = [[2, 1]]}]": ("expected.0.lines.0", "not a range"),
+    "[metadata.farm.retrieval]\nexpected = [{path = 'a', lines = [[0, 1]]}]": ("expected.0.lines.0", "not a range"),
     "[metadata.farm.retrieval]\nexpected = [{path = 'a', lines = [[1]]}]": ("expected.0.lines.0", ""),
     "[metadata.farm.retrieval]\nbeta = 0.0\nexpected = []": ("retrieval.beta", "0.01"),
     "[metadata.farm.retrieval]\nbeta = nan\nexpected = []": ("retrieval.beta", ""),
@@ -143,9 +144,9 @@ def test_without_a_tool_that_reads_there_is_no_such_toolset(words: list[str]) ->
 
 def test_a_run_that_gives_such_tasks_no_reader_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
     write_task(tmp_path / "set", task_DOT_toml=TOML)
-    assert len(_prepare(tmp_path / "set", ["swe-agent"], state_dir=tmp_path)) == 1
-    with pytest.raises(TasksetError, match="code is to be found, and none of shell, apply_patch, update_plan only"):
-        _prepare(tmp_path / "set", ["codex"], state_dir=tmp_path)
+    assert len(prepare_taskset(tmp_path / "set", ["swe-agent"], state_dir=tmp_path)) == 1
+    with pytest.raises(TasksetError, match="holds retrieval tasks, and none of shell, apply_patch, update_plan only"):
+        prepare_taskset(tmp_path / "set", ["codex"], state_dir=tmp_path)
 
 
 def test_the_editor_has_no_word_for_writing_left() -> None:
@@ -166,12 +167,12 @@ def test_the_schema_of_the_answer() -> None:
 
 
 async def test_the_oracle_answers_and_nop_does_not() -> None:
-    solved = await episode(make_policy(PolicySpec("oracle"), finding(), seed=0))
+    solved = await episode(OraclePolicy(finding()))
     assert ending(solved) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     whole = {f"{of}_{what}": 1.0 for of in ("files", "lines") for what in ("precision", "recall", "f")}
     assert solved.reward_components.items() >= {"verdict": 1.0, "answered": 1.0, "resolved": 1.0, **whole}.items()
     assert solved.reward_version == default_rules().version
-    idle = await episode(make_policy(PolicySpec("nop"), finding(), seed=0))
+    idle = await episode(NopPolicy())
     assert ending(idle) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
     assert idle.reason == "no answer was given"
 
@@ -279,4 +280,4 @@ async def test_a_malformed_answer_ends_the_work_and_is_worth_nothing(written: st
 
 async def test_a_change_is_not_what_is_judged() -> None:
     with pytest.raises(VerifierError, match="asks for an answer"):
-        await grade(finding(), change(), fake(), verify_s=None, rng=random.Random(1))
+        await grade(GradingRequest(finding(), change(), fake(), rng=random.Random(1)))

@@ -12,8 +12,8 @@ from farm.core.change import Change
 from farm.core.rollout import Origin, Rollout, Status, StopReason, check
 from farm.core.run import EpisodeLimits
 from farm.core.task import Healthcheck, ReportFormat, Step, StepReward
-from farm.episode import run_episode
-from farm.grading import VerifierError, grade
+from farm.episode import NodeServices, run_episode
+from farm.grading import GradingRequest, VerifierError, grade
 from farm.rewards.components import is_component
 from farm.tasks.bundle import BundleFile, StepFiles, TaskBundle
 from sandboxes.errors import LossCause, SandboxGone
@@ -52,7 +52,7 @@ def write(number: int, reward: float) -> Any:
 
 async def play(bundle: TaskBundle, *steps: Any, limits: EpisodeLimits | None = None) -> tuple[Rollout, Scripted]:
     policy, runtime = Scripted(*steps), fake(programs={"score": score, "ready": ready})
-    rollout = await run_episode(order(limits), bundle, runtime, policy, node="n1")
+    rollout = await run_episode(order(limits), bundle, policy, NodeServices("n1", runtime))
     check(rollout)
     assert not runtime.sandboxes
     return rollout, policy
@@ -82,7 +82,7 @@ async def test_each_step_is_told_in_a_new_context_and_judged_by_its_own_tests(ho
 
 async def test_no_single_change_is_judged_for_all_steps() -> None:
     with pytest.raises(VerifierError, match="step by step"):
-        await grade(in_steps(None), Change(), fake(), verify_s=None, rng=random.Random(1))
+        await grade(GradingRequest(in_steps(None), Change(), fake(), rng=random.Random(1)))
 
 
 async def test_a_task_is_resolved_when_each_of_its_steps_is() -> None:
@@ -115,7 +115,7 @@ async def test_a_step_whose_results_cannot_be_true_is_flagged_whatever_comes_aft
     parts = (replace(bundle.steps[0], tests=tests), bundle.steps[1])
     bundle = replace(bundle, task=replace(bundle.task, steps=steps, verifier=verifier), tests=tests, steps=parts)
     runtime = fake(programs={"score": score, "ready": ready, "lie": lie})
-    rollout = await run_episode(order(), bundle, runtime, Scripted(DONE, write(1, 1), DONE), node="n1")
+    rollout = await run_episode(order(), bundle, Scripted(DONE, write(1, 1), DONE), NodeServices("n1", runtime))
     assert steps_of(rollout) == [0.0, 1.0], rollout
     assert rollout.reward_components["tampered"] == 1.0
     assert [flag.kind for flag in rollout.audit] == ["tests"]
@@ -148,7 +148,7 @@ async def test_time_is_each_steps_own_and_turns_are_counted_over_all() -> None:
     policy.then(write(1, 1))
     policy.then(DONE)
     runtime = fake(programs={"score": score, "ready": ready})
-    rollout = await run_episode(order(), bundle, runtime, policy, node="n1")
+    rollout = await run_episode(order(), bundle, policy, NodeServices("n1", runtime))
     assert (steps_of(rollout), rollout.stop_reason) == ([1.0, 1.0], StopReason.AGENT_DONE)
 
     rollout, _ = await play(in_steps(None, None), write(0, 1), DONE, write(1, 1), limits=EpisodeLimits(max_turns=3))
@@ -178,7 +178,7 @@ async def test_a_sandbox_that_the_policy_loses_is_worth_nothing_from_there_on() 
 
     runtime = fake(programs={"score": score, "ready": ready, "die": dies})
     policy = Scripted(write(0, 1), DONE, say(call("bash", {"command": "die"})))
-    rollout = await run_episode(order(), in_steps(None, None, None), runtime, policy, node="n1")
+    rollout = await run_episode(order(), in_steps(None, None, None), policy, NodeServices("n1", runtime))
     assert steps_of(rollout) == [1.0, 0.0, 0.0]
     assert rollout.reward == pytest.approx(1 / 3)
     assert rollout.stop_reason is StopReason.SANDBOX_LOST

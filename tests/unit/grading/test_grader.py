@@ -1,4 +1,4 @@
-"""``grade`` from change to verdict, over the sandbox in memory and a pretended verifier."""
+"""Tests of ``grade`` from change to verdict, with the in-memory sandbox and a scripted verifier."""
 
 import asyncio
 import random
@@ -8,7 +8,16 @@ import pytest
 
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
-from farm.grading import VerifierError, WorkspaceBaseline, grade
+from farm.grading import (
+    Artifacts,
+    Forfeit,
+    GradingRequest,
+    VerifierError,
+    Work,
+    WorkspaceBaseline,
+    WrittenAnswer,
+    grade,
+)
 from farm.grading.changes.protected_paths import split_change
 from farm.grading.decoys.verifier_plan import build_verifier_plan
 from farm.grading.reports.parsers import read_report
@@ -47,19 +56,19 @@ def runtime(
 
 async def judge(made: Change, farm: FakeRuntime | None = None, bundle: TaskBundle | None = None) -> tuple[float, str]:
     farm = farm or runtime()
-    verdict = await grade(bundle or make_bundle(), made, farm, verify_s=None, rng=random.Random(1))
+    verdict = await grade(GradingRequest(bundle or make_bundle(), made, farm, rng=random.Random(1)))
     assert not farm.sandboxes
     return verdict.reward, verdict.reason
 
 
-async def test_gold_is_rewarded_and_nothing_is_not() -> None:
+async def test_gold_earns_reward_and_empty_change_none() -> None:
     assert await judge(change(FIX)) == (1.0, "all 2 expected tests passed")
     reward, reason = await judge(change())
     assert reward == 0.0
     assert reason.endswith("tests/test_a.py::test_new (failed)")
 
 
-async def test_reports_are_read_and_weighed_beside_the_event_loop() -> None:
+async def test_reports_are_parsed_outside_the_event_loop() -> None:
     called = set()
     sys.setprofile(lambda frame, event, argument: called.add(frame.f_code))
     try:
@@ -72,9 +81,9 @@ async def test_reports_are_read_and_weighed_beside_the_event_loop() -> None:
     )
 
 
-async def test_the_verdict_tells_what_the_change_was() -> None:
+async def test_verdict_describes_the_change() -> None:
     made = change(FIX, write("tests/test_a.py", b"def test_new(): pass\n"), write("conftest.py", b""))
-    verdict = await grade(make_bundle(), made, runtime(), verify_s=None, rng=random.Random(1))
+    verdict = await grade(GradingRequest(make_bundle(), made, runtime(), rng=random.Random(1)))
     assert verdict.reward == 1.0
     assert verdict.protected_paths == ("tests/test_a.py",)
     assert verdict.components["protected_paths_touched"] == 1
@@ -83,12 +92,12 @@ async def test_the_verdict_tells_what_the_change_was() -> None:
     assert "conftest" not in verdict.patch
 
 
-async def test_a_baseline_of_the_image_spares_a_walk_and_one_of_another_is_not_believed() -> None:
+async def test_baseline_is_used_only_for_its_image() -> None:
     farm = runtime()
     digest = await farm.digest_of("task:1")
     for of, known in ((digest, True), ("sha256:other", False)):
         emptied = WorkspaceBaseline(of, {})
-        verdict = await grade(make_bundle(), change(FIX), farm, verify_s=None, rng=random.Random(1), baseline=emptied)
+        verdict = await grade(GradingRequest(make_bundle(), change(FIX), farm, rng=random.Random(1), baseline=emptied))
         assert verdict.reward == 1.0
         assert ("-bug" in verdict.patch) is not known
 
@@ -96,12 +105,12 @@ async def test_a_baseline_of_the_image_spares_a_walk_and_one_of_another_is_not_b
 @pytest.mark.parametrize(
     "in_the_way", [write("tests/test_a.py/x"), link("tests", b"/etc"), link("tests/test_a.py", b"x")]
 )
-async def test_nothing_stands_in_the_way_of_a_test(in_the_way: object) -> None:
+async def test_blocking_paths_are_cleared_for_tests(in_the_way: object) -> None:
     assert isinstance(in_the_way, type(FIX))
     assert await judge(change(FIX, in_the_way)) == (1.0, "all 2 expected tests passed")
 
 
-async def test_a_change_that_does_not_apply_is_worth_nothing() -> None:
+async def test_change_that_does_not_apply_earns_nothing() -> None:
     reward, reason = await judge(change(write("src/a.py/b"), link("lib", b"/"), write("lib/x")))
     assert reward == 0.0
     assert reason.startswith("the change does not apply: ")
@@ -149,7 +158,7 @@ async def all_pass(process: FakeProcess) -> int:
         (all_pass, "a canary test that must fail was reported passed"),
     ],
 )
-async def test_a_verifier_without_a_sound_report(verifier: Program, reason: str) -> None:
+async def test_invalid_report_earns_nothing(verifier: Program, reason: str) -> None:
     bundle = make_bundle(make_verifier(timeout_s=0.05 if verifier is hang else 60.0))
     assert await judge(change(FIX), runtime(verifier), bundle) == (0.0, reason)
     with pytest.raises(VerifierError, match="with nothing changed") as undone:
@@ -159,11 +168,15 @@ async def test_a_verifier_without_a_sound_report(verifier: Program, reason: str)
         await judge(change(write("conftest.py", b"evil")), runtime(verifier), bundle)
 
 
-async def test_a_time_out_begins_with_the_commands_turn() -> None:
+async def test_timeout_starts_with_the_command() -> None:
     turns = asyncio.Semaphore()
     async with turns:
         waiting = asyncio.create_task(
-            grade(make_bundle(), change(FIX), runtime(), verify_s=60, rng=random.Random(1), turns=turns)
+            grade(
+                GradingRequest(
+                    make_bundle(), change(FIX), runtime(), verify_s=60, rng=random.Random(1), test_slots=turns
+                )
+            )
         )
         done, _ = await asyncio.wait({waiting}, timeout=0.2)
         assert done == set()
@@ -183,19 +196,19 @@ async def test_a_time_out_begins_with_the_commands_turn() -> None:
     ],
     ids=["killed from outside", "before the change was there", "nothing changed", "nothing that travels"],
 )
-async def test_a_lost_sandbox_is_no_reward(made: Change, lifetime: int, by: LossCause) -> None:
+async def test_lost_sandbox_raises_without_reward(made: Change, lifetime: int, by: LossCause) -> None:
     with pytest.raises(SandboxGone):
         await judge(made, runtime(lifetime=lifetime, by=by))
 
 
 @pytest.mark.parametrize("lifetime", [2, 4, 6])
-async def test_a_sandbox_lost_to_the_change_is_worth_nothing(lifetime: int) -> None:
+async def test_sandbox_lost_by_change_earns_nothing(lifetime: int) -> None:
     reward, reason = await judge(change(FIX), runtime(lifetime=lifetime, by=LossCause.INSIDE))
     assert (reward, reason.partition(":")[0]) == (0.0, "the tests lost their sandbox")
 
 
 @pytest.mark.parametrize("made", [change(FIX), change()])
-async def test_running_out_of_memory_is_the_changes_fault(made: Change) -> None:
+async def test_out_of_memory_is_blamed_on_change(made: Change) -> None:
     started = asyncio.Event()
 
     async def eat(process: FakeProcess) -> int:
@@ -223,19 +236,19 @@ async def test_running_out_of_memory_is_the_changes_fault(made: Change) -> None:
         (make_verifier(report=ReportFormat.REWARD_FILE), "tests/test.sh"),
     ],
 )
-async def test_an_unfit_verifier_is_refused_before_anything_boots(verifier: Verifier, remedy: str) -> None:
+async def test_invalid_verifier_is_refused_before_boot(verifier: Verifier, remedy: str) -> None:
     farm = FakeRuntime({})
     with pytest.raises(VerifierError, match=remedy):
-        await grade(make_bundle(verifier), change(FIX), farm, verify_s=None, rng=random.Random(1))
+        await grade(GradingRequest(make_bundle(verifier), change(FIX), farm, rng=random.Random(1)))
 
 
 @pytest.mark.parametrize("mode", [GradingMode.SHARED, GradingMode.SNAPSHOT])
-async def test_what_is_judged_where_the_agent_worked_needs_its_sandbox(mode: GradingMode) -> None:
+async def test_shared_mode_requires_the_agents_sandbox(mode: GradingMode) -> None:
     with pytest.raises(VerifierError, match=f"graded by {mode.value}"):
         await judge(change(FIX), runtime(pretend_pytest(passes)), make_bundle(make_verifier(mode=mode)))
 
 
-async def test_the_report_and_the_canary_are_at_another_place_each_time() -> None:
+async def test_report_and_decoy_paths_are_random() -> None:
     seen: list[tuple[str, ...]] = []
 
     async def spy(process: FakeProcess) -> int:
@@ -243,7 +256,7 @@ async def test_the_report_and_the_canary_are_at_another_place_each_time() -> Non
         return await pretend_pytest(passes)(process)
 
     for seed in range(2):
-        await grade(make_bundle(), change(FIX), runtime(spy), verify_s=None, rng=random.Random(seed))
+        await grade(GradingRequest(make_bundle(), change(FIX), runtime(spy), rng=random.Random(seed)))
     assert seen[0][0] != seen[1][0]
     assert set(seen[0][1:]) & set(seen[1][1:]) == {"tests/test_a.py"}
 
@@ -259,13 +272,13 @@ def harbor(reward: bytes | None) -> tuple[TaskBundle, FakeRuntime]:
     return make_bundle(verifier, {"test.sh": b"#!/bin/sh\n"}), FakeRuntime({"task:1": files}, programs={"score": score})
 
 
-async def test_a_reward_file_is_read_where_the_fresh_sandbox_made_it() -> None:
+async def test_reward_file_of_fresh_sandbox_is_read() -> None:
     bundle, farm = harbor(b"0.5\n")
     assert await judge(change(FIX), farm, bundle) == (0.5, "the verifier gave 0.5")
 
 
 @pytest.mark.parametrize("reward", [None, b"nan"])
-async def test_a_reward_file_that_was_there_before_counts_for_nothing(reward: bytes | None) -> None:
+async def test_earlier_reward_file_is_ignored(reward: bytes | None) -> None:
     bundle, farm = harbor(reward)
     assert (await judge(change(FIX), farm, bundle))[0] == 0.0
     bundle, farm = harbor(reward)
@@ -273,10 +286,27 @@ async def test_a_reward_file_that_was_there_before_counts_for_nothing(reward: by
         await judge(change(), farm, bundle)
 
 
-async def test_an_empty_junit_report_is_no_success() -> None:
+async def test_empty_junit_report_earns_nothing() -> None:
     async def empty(process: FakeProcess) -> int:
         process.files.write(process.argv[1], junit(), parents=True)
         return 0
 
     reward, reason = await judge(change(FIX), runtime(empty))
     assert (reward, "not reported" in reason) == (0.0, True)
+
+
+async def test_a_forfeit_is_worth_nothing_and_boots_nothing() -> None:
+    farm = runtime()
+    verdict = await grade(GradingRequest(make_bundle(), Forfeit("too large"), farm))
+    assert (verdict.reward, verdict.reason, dict(verdict.components)) == (0.0, "too large", {"resolved": 0.0})
+    assert verdict.total_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("work", "remedy"),
+    [(WrittenAnswer("{}"), "asks for a change"), (Artifacts(Change()), "no verifier of its own")],
+    ids=["answer", "artifacts"],
+)
+async def test_work_of_another_kind_than_the_tasks_is_refused(work: Work, remedy: str) -> None:
+    with pytest.raises(VerifierError, match=remedy):
+        await grade(GradingRequest(make_bundle(), work, runtime()))

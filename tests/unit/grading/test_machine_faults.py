@@ -1,4 +1,4 @@
-"""What a failing machine does to a sandbox's files is nobody's verdict."""
+"""Tests that host faults raise instead of giving a verdict."""
 
 import errno
 
@@ -23,9 +23,7 @@ from tests.support.farm.grading_values import make_verifier
         (errno.ENOENT, False, False),
     ],
 )
-def test_the_machine_is_blamed_for_what_no_agent_brings_about(
-    number: int, in_a_used_one: bool, in_a_fresh_one: bool
-) -> None:
+def test_host_faults_are_raised_as_such(number: int, in_a_used_one: bool, in_a_fresh_one: bool) -> None:
     for fresh, blamed in ((False, in_a_used_one), (True, in_a_fresh_one)):
         error = PathError(number, "/tmp/report", "it failed")
         if blamed:
@@ -52,7 +50,7 @@ def test_the_machine_is_blamed_for_what_no_agent_brings_about(
         (ReportFormat.JEST, "src/sum.js", False),
     ],
 )
-def test_a_module_whose_examples_are_tests_stays_the_policys(report: ReportFormat, path: str, owned: bool) -> None:
+def test_module_with_doctests_belongs_to_policy(report: ReportFormat, path: str, owned: bool) -> None:
     kept = make_verifier(report=report, fail_to_pass=(), pass_to_pass=(f"{path}::a",))
     assert (path in owned_files(kept)) is owned
     broken = make_verifier(report=report, fail_to_pass=(f"{path}::a",), pass_to_pass=())

@@ -1,4 +1,4 @@
-"""Tests that come as a patch: made of what the image holds, in a sandbox that nobody has touched."""
+"""Tests of test patches, which are applied to the image's files in a fresh sandbox."""
 
 import random
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from farm.core.change import Change
-from farm.grading import VerifierError, grade
+from farm.grading import GradingRequest, VerifierError, grade
 from farm.tasks.bundle import TaskBundle
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.testing.shell import FakeProcess
@@ -42,7 +42,7 @@ def bundle(patch: bytes = PATCH) -> TaskBundle:
 
 
 def passes(process: FakeProcess, name: str) -> bool:
-    """The new test sees the fix; both see the tests as the patch makes them."""
+    """Return True if the patched test files are complete and the workspace has the fix."""
     files = process.files
     put = files.read(f"{WORKSPACE}/tests/test_a.py").startswith(b"# new\n# keep\n")
     put = put and files.read(f"{WORKSPACE}/tests/new/data.txt") == b"data\n"
@@ -51,31 +51,31 @@ def passes(process: FakeProcess, name: str) -> bool:
 
 async def judge(made: Change, judged: TaskBundle | None = None) -> tuple[float, str]:
     farm = FakeRuntime(image(PRISTINE), programs={"busybox": busybox, "pretend": pretend_pytest(passes)})
-    verdict = await grade(judged or bundle(), made, farm, verify_s=None, rng=random.Random(1))
+    verdict = await grade(GradingRequest(judged or bundle(), made, farm, rng=random.Random(1)))
     return verdict.reward, verdict.reason
 
 
-async def test_the_patched_tests_decide() -> None:
+async def test_patched_tests_are_run() -> None:
     assert await judge(change(FIX)) == (1.0, "all 2 expected tests passed")
     reward, reason = await judge(change())
     assert reward == 0.0
     assert reason.endswith("tests/test_a.py::test_new (failed)")
 
 
-async def test_a_policy_that_changes_or_removes_what_is_patched_changes_nothing() -> None:
+async def test_patched_files_ignore_the_policys_change() -> None:
     for own in (write("tests/test_a.py", b"def test_new(): pass\n"), write("tests/new/data.txt"), write("tests/new")):
         assert (await judge(change(FIX, own)))[0] == 1.0
         assert (await judge(change(own)))[0] == 0.0
 
 
-async def test_expected_tests_that_the_patch_leaves_alone_are_those_of_the_image() -> None:
+async def test_unpatched_expected_tests_come_from_image() -> None:
     with_b = bundle()
     verifier = replace(with_b.task.verifier, pass_to_pass=("tests/test_b.py::test_old",))
     with_b = replace(with_b, task=replace(with_b.task, verifier=verifier))
     assert (await judge(change(FIX, write("tests/test_b.py", b"raise SystemExit\n")), with_b))[0] == 1.0
 
 
-async def test_a_patch_that_does_not_fit_is_the_tasks_fault() -> None:
+async def test_patch_that_does_not_apply_is_task_fault() -> None:
     for patch in (PATCH.replace(b"-# old", b"-# other"), PATCH.replace(b"tests/test_a.py", b"tests/none.py")):
         with pytest.raises(VerifierError, match="does not fit the image"):
             await judge(change(FIX), bundle(patch))

@@ -1,4 +1,4 @@
-"""What decides: what travels, what the canary says, which tests were seen passed."""
+"""Tests of the verdict: protected paths, decoy results, and outcomes of expected tests."""
 
 import random
 from dataclasses import replace
@@ -66,7 +66,7 @@ def covers(
         "odd\nname/conftest.py",
     ],
 )
-def test_protected_paths(path: str) -> None:
+def test_protected_paths_are_excluded(path: str) -> None:
     assert covers(write(path))
     assert covers(delete(path))
     assert covers(link(path, b"x"))
@@ -76,12 +76,12 @@ def test_protected_paths(path: str) -> None:
     "path",
     ["src/lib/a.py", "src/lib/new.py", "src/lib/json.py", "token.py", "latest/x.py", "docs/contests.md", "setup.py"],
 )
-def test_the_code_itself_travels(path: str) -> None:
+def test_code_under_test_is_applied(path: str) -> None:
     assert not covers(write(path))
 
 
 @pytest.mark.parametrize("directory", ["tests", "src/lib", ""])
-def test_what_python_imports_in_the_place_of_what_is_protected_is_protected(directory: str) -> None:
+def test_modules_replacing_protected_files_are_excluded(directory: str) -> None:
     def path(name: str) -> str:
         return f"{directory}/{name}" if directory else name
 
@@ -100,7 +100,7 @@ def test_what_python_imports_in_the_place_of_what_is_protected_is_protected(dire
             assert not protection.excludes(write(path(honest)), None), honest
 
 
-def test_a_module_in_the_place_of_a_directory_of_tests_is_protected_unless_it_was_there() -> None:
+def test_new_module_replacing_test_directory_is_excluded() -> None:
     protection = ProtectedPaths(make_verifier(), ["tests/test_a.py", "spec/test_b.py"], {"spec.py": FileKind.FILE})
     assert protection.excludes(write("tests.py"), None)
     assert protection.excludes(write("tests.abi3.so"), None)
@@ -108,7 +108,7 @@ def test_a_module_in_the_place_of_a_directory_of_tests_is_protected_unless_it_wa
     assert not protection.excludes(write("tests.md"), None)
 
 
-def test_a_package_that_was_there_stands_in_for_no_module_that_a_task_protects() -> None:
+def test_pristine_package_beside_protected_module_is_applied() -> None:
     verifier = replace(make_verifier(), protected=("src/*.py",))
     protection = ProtectedPaths(verifier, ["tests/test_a.py"], {"src/lib/__init__.py": FileKind.FILE})
     assert not protection.excludes(write("src/lib/__init__.py"), b"old")
@@ -116,19 +116,19 @@ def test_a_package_that_was_there_stands_in_for_no_module_that_a_task_protects()
     assert protection.excludes(write("src/setup/__init__.py"), None)
 
 
-def test_a_task_adds_and_lifts_patterns() -> None:
+def test_task_patterns_add_and_lift_protection() -> None:
     assert covers(write("src/lib/gold.py"), protected=("src/lib/g*.py",))
     assert not covers(write("docs/conftest.py"), protected=("!docs/conftest.py",))
     assert covers(write("tests/test_a.py"), protected=("!tests/test_a.py",))
 
 
 @pytest.mark.parametrize("directory", ["testing", "spec", "specs", "unittests", "unit_tests"])
-def test_a_directory_that_holds_a_test_is_protected_whatever_it_is_called(directory: str) -> None:
+def test_directory_with_injected_test_is_protected(directory: str) -> None:
     protection = ProtectedPaths(make_verifier(), [f"{directory}/test_a.py"], {})
     assert protection.excludes(write(f"{directory}/helpers.py"), None)
 
 
-def test_a_script_that_the_command_names_is_the_verifiers() -> None:
+def test_script_named_by_command_is_protected() -> None:
     verifier = make_verifier(report=ReportFormat.TAP, command="cd x; bash ./ci/run.sh --all>{report}; ./mine.sh")
     protection = ProtectedPaths(verifier, [], {"ci/run.sh": FileKind.FILE, "ci/other.sh": FileKind.FILE})
     assert protection.excludes(write("ci/run.sh"), b"old")
@@ -162,7 +162,7 @@ SETTINGS = b'[project]\nname = "a"\n[tool.pytest.ini_options]\naddopts = "-q"\n'
         (write("tox.ini", b"[pytest]\naddopts = -q\n  -p evil\n[tox]\n"), PYTEST_INI, True),
     ],
 )
-def test_settings_travel_while_pytest_hears_the_same(file: FileChange, old: bytes | None, covered: bool) -> None:
+def test_equivalent_pytest_settings_are_applied(file: FileChange, old: bytes | None, covered: bool) -> None:
     assert covers(file, old) is covered
 
 
@@ -179,11 +179,11 @@ CFG = b"[metadata]\nname = a\n[tool:pytest]\naddopts = -q\n"
         b"[tool:pytest]#]\naddopts = -p evil\n" + CFG.replace(b"tool:pytest", b"other"),
     ],
 )
-def test_settings_that_read_the_same_to_one_library_and_not_to_the_other_are_changed(new: bytes) -> None:
+def test_settings_differing_in_one_parser_are_excluded(new: bytes) -> None:
     assert covers(write("setup.cfg", new), CFG)
 
 
-def test_settings_that_neither_library_reads_another_way_travel() -> None:
+def test_settings_equal_in_both_parsers_are_applied() -> None:
     odd = CFG + b"[metadata]\nname = b\n"  # said twice, which iniconfig does not read
     for old in (CFG, CFG + b"[aliases]\ntest = pytest\n"):
         new = old.replace(b"name = a", b"name = b\nversion = 2  # the next\n[options]\nx =\n  1\n")
@@ -211,11 +211,11 @@ DEEP = b"[" + b"a." * 25_000 + b"a]\n"
         ("go.mod", b"\n" * MAX_SETTINGS_BYTES + b"\n"),
     ],
 )
-def test_settings_made_to_be_read_for_long_do_not_travel(path: str, content: bytes) -> None:
+def test_slow_settings_are_excluded(path: str, content: bytes) -> None:
     assert covers(write(path, content))
 
 
-def test_long_settings_travel() -> None:
+def test_long_settings_are_applied() -> None:
     rows = b"".join(b'"package-%d.%d" = "1.%d.0"\n' % (row, row, row) for row in range(2_000))
     assert not covers(write("pyproject.toml", SETTINGS + b"[tool.other]\n" + rows), SETTINGS)
 
@@ -270,7 +270,7 @@ MODULE = b"module example.com/shop // ours\n\ngo 1.18\n\nreplace (\n\texample.co
         (JEST, "src/vite.js", b"", None, False),
     ],
 )
-def test_other_runners_are_told_the_same(
+def test_other_runners_settings_are_compared(
     kind: ReportFormat, path: str, new: bytes, old: bytes | None, covered: bool
 ) -> None:
     assert covers(write(path, new), old, kind=kind) is covered
@@ -286,7 +286,7 @@ def test_other_runners_are_told_the_same(
         ("tests/test_a.py::test_newer", ""),
     ],
 )
-def test_of_an_id_that_is_not_reported_the_nearest_that_is_and_is_not_ours_is_told(reported: str, told: str) -> None:
+def test_missing_id_names_similar_reported_test(reported: str, told: str) -> None:
     canary = replace(CANARY, must_not_pass=("tests/test_a.py::test_newer",))
     outcomes = {reported: CaseOutcome.FAILED, OLD: CaseOutcome.FAILED, **HONEST}
     verifier = make_verifier(fail_to_pass=(NEW,), pass_to_pass=())
@@ -296,7 +296,7 @@ def test_of_an_id_that_is_not_reported_the_nearest_that_is_and_is_not_ours_is_to
     assert verdict.reason.endswith(f"the first is {NEW} (not reported{told})")
 
 
-def test_everything_passed_is_the_only_way_to_a_reward() -> None:
+def test_reward_requires_all_tests_passed() -> None:
     verdict = decide(
         make_verifier(),
         CANARY,
@@ -313,7 +313,7 @@ def test_everything_passed_is_the_only_way_to_a_reward() -> None:
     no=st.none() | st.sampled_from(CaseOutcome),
     yes=st.none() | st.sampled_from(CaseOutcome),
 )
-def test_any_other_evidence_is_worth_nothing(
+def test_any_other_evidence_earns_nothing(
     new: CaseOutcome | None, old: CaseOutcome | None, no: CaseOutcome | None, yes: CaseOutcome | None
 ) -> None:
     named = {NEW: new, OLD: old, "c::no": no, "c::yes": yes}
@@ -326,7 +326,7 @@ def test_any_other_evidence_is_worth_nothing(
     assert "\n" not in verdict.reason
 
 
-def test_fractions_count_what_passed() -> None:
+def test_fractions_count_passed_tests() -> None:
     outcomes = {NEW: CaseOutcome.FAILED, OLD: CaseOutcome.PASSED} | HONEST
     verdict = decide(make_verifier(), CANARY, VerifierEvidence(outcomes), pristine=False)
     assert verdict.components == {
@@ -356,7 +356,7 @@ BOTH = {NEW: CaseOutcome.PASSED, OLD: CaseOutcome.PASSED}
         BOTH | HONEST | {"c::yes": CaseOutcome.ERROR},
     ],
 )
-def test_a_false_canary_is_tampering(outcomes: dict[str, CaseOutcome]) -> None:
+def test_wrong_decoy_result_is_tampering(outcomes: dict[str, CaseOutcome]) -> None:
     verdict = decide(make_verifier(), CANARY, VerifierEvidence(outcomes), pristine=False)
     assert (verdict.reward, verdict.tampered, verdict.components["pass_to_pass"]) == (0.0, True, 0.0)
     with pytest.raises(VerifierError, match="with nothing changed"):
@@ -366,12 +366,12 @@ def test_a_false_canary_is_tampering(outcomes: dict[str, CaseOutcome]) -> None:
 @pytest.mark.parametrize(
     "outcomes", [{}, {OLD: CaseOutcome.PASSED}, {OLD: CaseOutcome.PASSED, "c::no": CaseOutcome.FAILED}]
 )
-def test_a_run_that_broke_off_is_no_tampering(outcomes: dict[str, CaseOutcome]) -> None:
+def test_interrupted_run_is_no_tampering(outcomes: dict[str, CaseOutcome]) -> None:
     verdict = decide(make_verifier(), CANARY, VerifierEvidence(outcomes), pristine=False)
     assert (verdict.reward, verdict.tampered) == (0.0, False)
 
 
-def test_a_false_that_passes_with_any_of_its_parameters_is_tampering() -> None:
+def test_falsified_test_passing_any_parameter_is_tampering() -> None:
     canary = replace(CANARY, must_not_pass=("tests/test_a.py::TestB::test_false",))
     for name, tampered in (("test_false", True), ("test_false[a[0]]", True), ("test_false_not[a]", False)):
         outcomes = BOTH | HONEST | {f"tests/test_a.py::TestB::{name}": CaseOutcome.PASSED}
@@ -381,7 +381,7 @@ def test_a_false_that_passes_with_any_of_its_parameters_is_tampering() -> None:
 
 
 @pytest.mark.parametrize("pristine", [True, False])
-def test_a_wrong_value_that_is_wanted_by_chance_is_no_tampering(pristine: bool) -> None:
+def test_falsified_test_passing_by_chance_is_no_tampering(pristine: bool) -> None:
     false = "tests/test_a.py::test_like_new"
     canary = replace(CANARY, must_not_pass=(false,), originals={false: NEW})
     wrong = HONEST | {NEW: CaseOutcome.FAILED, OLD: CaseOutcome.PASSED, false: CaseOutcome.PASSED}
@@ -402,7 +402,7 @@ def test_a_control_run_with_nothing_changed_may_ask_for_what_the_code_gives() ->
         decide(make_verifier(), replace(CANARY, must_not_pass=(OLD,)), control, pristine=True)
 
 
-def test_no_test_counts_if_a_false_version_passed() -> None:
+def test_passed_falsified_version_removes_all_credit() -> None:
     false = "tests/test_a.py::test_like_new"
     canary = replace(CANARY, must_not_pass=(false,), originals={false: NEW})
     verifier = make_verifier(fail_to_pass=(f"{NEW}[1]", f"{NEW}[2]"), pass_to_pass=())
@@ -411,7 +411,7 @@ def test_no_test_counts_if_a_false_version_passed() -> None:
     assert verdict.components["fail_to_pass"] == 0.0
 
 
-def test_false_tests_that_are_not_reported_are_counted_and_are_no_tampering() -> None:
+def test_unreported_falsified_tests_are_counted_only() -> None:
     false = ("tests/test_a.py::test_like_new", "tests/test_a.py::TestB::test_like_old")
     canary = replace(CANARY, must_not_pass=false)
     for reported, unreported in (((), 2), ((f"{false[0]}[1]",), 1), (false, 0)):
@@ -427,7 +427,7 @@ def test_false_tests_that_are_not_reported_are_counted_and_are_no_tampering() ->
         assert "false_unreported" not in verdict.components
 
 
-def test_no_report_is_the_changes_fault_unless_nothing_changed() -> None:
+def test_missing_report_is_blamed_on_nonempty_change() -> None:
     verdict = decide(make_verifier(), CANARY, VerifierEvidence(fault="it wrote no report"), pristine=False)
     assert (verdict.reward, verdict.tampered, verdict.reason) == (0.0, False, "it wrote no report")
     with pytest.raises(VerifierError):
@@ -435,7 +435,7 @@ def test_no_report_is_the_changes_fault_unless_nothing_changed() -> None:
 
 
 @given(st.integers())
-def test_a_canary_holds_what_it_promises(seed: int) -> None:
+def test_decoy_file_results_match_its_promises(seed: int) -> None:
     canary = make_decoy_file(["tests/test_a.py", "test_b.py"], (), random.Random(seed))
     holds = run_tests(canary.content)
     assert {f"{canary.path}::{test}" for test in holds} == {*canary.must_fail, *canary.must_pass}
@@ -444,6 +444,6 @@ def test_a_canary_holds_what_it_promises(seed: int) -> None:
     assert canary.must_pass
 
 
-def test_a_canary_takes_no_path_that_is_taken() -> None:
+def test_decoy_file_avoids_taken_paths() -> None:
     first = make_decoy_file(["tests/test_a.py"], (), random.Random(1))
     assert make_decoy_file(["tests/test_a.py"], {first.path}, random.Random(1)).path != first.path

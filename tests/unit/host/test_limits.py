@@ -19,7 +19,7 @@ def verdict(
     return found
 
 
-def test_each_limit_says_what_it_counts() -> None:
+def test_each_limit_has_a_unit() -> None:
     names = (
         *("kernel.pid_max", "kernel.threads-max", "user.max_net_namespaces", "fs.inotify.max_user_instances"),
         *("fs.inotify.max_user_watches", "kernel.keys.root_maxkeys", "kernel.keys.root_maxbytes", "fs.file-max"),
@@ -51,13 +51,13 @@ def test_each_limit_says_what_it_counts() -> None:
         ("fs.nr_open", 1024, 256, "sysctl -w fs.nr_open=4096"),
     ],
 )
-def test_a_limit_allows_so_many_and_says_what_would_be_enough(name: str, value: int, allows: int, remedy: str) -> None:
+def test_low_limit_names_count_and_remedy(name: str, value: int, allows: int, remedy: str) -> None:
     found = verdict(name, value)
     assert (found.allows, found.remedy) == (allows, remedy)
     assert found.verdict == ("raise" if remedy else "ok")
 
 
-def test_what_the_remedy_sets_is_enough() -> None:
+def test_remedy_allows_requested_sandboxes() -> None:
     for sandboxes in (1, 7, 1000, 5000):
         for name in ("kernel.threads-max", "fs.file-max", "fs.inotify.max_user_instances", "fs.nr_open"):
             host = HostReadings(tasks=900, open_files=2000)
@@ -65,19 +65,19 @@ def test_what_the_remedy_sets_is_enough() -> None:
             assert verdict(name, int(first.remedy.partition("=")[2]), sandboxes=sandboxes, host=host).verdict == "ok"
 
 
-def test_what_is_in_use_does_not_count() -> None:
+def test_used_part_of_limit_is_subtracted() -> None:
     each = DOCKER.tasks + PIDS
     assert verdict("kernel.pid_max", 100 * each, host=HostReadings(tasks=each)).allows == 99
     assert verdict("kernel.keys.root_maxkeys", 100, host=HostReadings(keys=(99, 0))).allows == 1
     assert verdict("kernel.keys.root_maxkeys", 100, host=HostReadings(keys=(200, 0))).allows == 0
 
 
-def test_the_kernels_own_most_is_said() -> None:
+def test_remedy_names_kernel_maximum() -> None:
     found = verdict("kernel.pid_max", 32_768, sandboxes=10_000)
-    assert found.remedy == "sysctl -w kernel.pid_max=4194304, its most, for 7989"
+    assert found.remedy == "sysctl -w kernel.pid_max=4194304, its maximum, for 7989"
 
 
-def test_only_what_a_runtime_uses_is_asked_of_the_host() -> None:
+def test_limits_depend_on_runtime() -> None:
     host = HostReadings(
         sysctls={"user.max_pid_namespaces": 10, "fs.mount-max": 10, "kernel.keys.root_maxkeys": 10},
         daemon_nofile={"dockerd": 1024},
@@ -93,26 +93,26 @@ def test_only_what_a_runtime_uses_is_asked_of_the_host() -> None:
     assert [found.name for found in judge(host, OCI, 1)] == ["open files of the farm"]
 
 
-def test_a_shim_waits_for_memory_events_where_control_groups_are_of_version_2() -> None:
+def test_shim_uses_inotify_with_cgroup_v2() -> None:
     name = "fs.inotify.max_user_instances"
     assert verdict(name, 128, host=HostReadings(cgroup_version=1)).allows == 64
     assert verdict(name, 128, host=HostReadings(cgroup_version=2)).allows == 42
     assert verdict(name, 128, host=HostReadings(cgroup_version=2), footprint=oci_footprint(mapped=False)).allows == 64
 
 
-def test_whoever_has_a_user_of_its_own_shares_nothing_that_is_counted_by_user() -> None:
+def test_user_namespaces_remove_per_user_limits() -> None:
     names = ("fs.inotify.max_user_instances", "fs.inotify.max_user_watches", "user.max_net_namespaces")
     assert list(judge(HostReadings(sysctls=dict.fromkeys(names, 1)), OCI, 1000)) == []
 
 
 @pytest.mark.parametrize(("kernel", "count"), [((6, 9), 2), ((6, 10), 0), ((6, 18), 0), ((5, 15), 2)])
-def test_loopback_is_a_neighbour_on_older_kernels_only(kernel: tuple[int, int], count: int) -> None:
+def test_loopback_neighbours_count_on_old_kernels(kernel: tuple[int, int], count: int) -> None:
     sysctls = {f"net.{family}.neigh.default.gc_thresh3": 1024 for family in ("ipv4", "ipv6")}
     host = HostReadings(kernel=kernel, sysctls=sysctls, neighbours_v6=24)
     assert [found.allows for found in judge(host, DOCKER, 1)] == [1000, 1024][:count]
 
 
-def test_limits_of_processes_and_groups_name_their_remedy() -> None:
+def test_process_and_cgroup_limits_have_remedies() -> None:
     host = HostReadings(
         nofile=1024, daemon_nofile={"dockerd": 1024}, memory_mib=600, group_tasks=10_000, group_tasks_used=600
     )
@@ -120,19 +120,19 @@ def test_limits_of_processes_and_groups_name_their_remedy() -> None:
         "open files of the farm": (256, "ulimit -n 2048"),
         "open files of dockerd": (
             192,
-            "LimitNOFILE=2048 in the unit of dockerd, or ulimit -n 2048 where it is started",
+            "LimitNOFILE=2048 in the unit of dockerd, or ulimit -n 2048 before it starts",
         ),
-        "memory": (120, "have 2048 MiB free"),
-        "pids.max": (17, "raise pids.max of the farm's control group (TasksMax= of its unit) to 262144"),
+        "memory": (120, "free 2048 MiB"),
+        "pids.max": (17, "raise pids.max of the farm's cgroup (TasksMax= of its unit) to 262144"),
     }
 
 
-def test_the_scarcest_comes_first() -> None:
+def test_scarcest_limit_comes_first() -> None:
     names = [found.name for found in judge(HostReadings(sysctls={"fs.nr_open": 1 << 20}, memory_mib=50), DOCKER, 1)]
     assert names == ["memory", "fs.nr_open"]
 
 
-def test_this_host_is_read() -> None:
+def test_host_readings_can_be_read() -> None:
     host = read_host()
     assert host.kernel > (3, 0)
     assert {"kernel.pid_max", "fs.file-max", "user.max_net_namespaces"} <= host.sysctls.keys()
@@ -140,7 +140,7 @@ def test_this_host_is_read() -> None:
     assert host.memory_mib
 
 
-def test_the_group_with_the_least_left_counts_whichever_it_is_of_those_above(tmp_path: Path) -> None:
+def test_cgroup_with_least_room_counts(tmp_path: Path) -> None:
     own = tmp_path / "a" / "b"
     own.mkdir(parents=True)
     (tmp_path / "a" / "memory.max").write_text("1000\n")
@@ -155,7 +155,7 @@ def test_the_group_with_the_least_left_counts_whichever_it_is_of_those_above(tmp
     assert _least_room(unified, "0::/elsewhere\n", "memory") is None
 
 
-def test_groups_of_version_1_have_a_tree_for_each_controller(tmp_path: Path) -> None:
+def test_cgroup_v1_readings_use_own_hierarchy(tmp_path: Path) -> None:
     (tmp_path / "memory").mkdir()
     (tmp_path / "pids" / "a").mkdir(parents=True)
     (tmp_path / "pids" / "a" / "pids.max").write_text("77\n")

@@ -13,7 +13,7 @@ MEMINFO = (
 )
 
 
-def test_shares_of_the_last_ten_seconds_and_of_the_memory(tmp_path: Path) -> None:
+def test_pressure_files_are_parsed(tmp_path: Path) -> None:
     (tmp_path / "pressure").mkdir()
     (tmp_path / "pressure" / "cpu").write_text(SOME)
     (tmp_path / "pressure" / "memory").write_text(SOME + FULL)
@@ -22,11 +22,11 @@ def test_shares_of_the_last_ten_seconds_and_of_the_memory(tmp_path: Path) -> Non
     assert read == Pressure(cpu=Stall(0.125), memory=Stall(0.125, 0.0155), memory_left=0.25)
 
 
-def test_a_kernel_that_does_not_tell_is_not_pressed(tmp_path: Path) -> None:
+def test_kernel_without_psi_has_no_pressure(tmp_path: Path) -> None:
     assert read_pressure(tmp_path / "none") == Pressure()
 
 
-def test_this_machine_can_be_read() -> None:
+def test_host_pressure_can_be_read() -> None:
     assert 0 < read_pressure().memory_left <= 1
 
 
@@ -40,5 +40,5 @@ def test_this_machine_can_be_read() -> None:
         (0.04, 0.0, True),
     ],
 )
-def test_short_of_memory_is_who_has_little_and_waits_for_it(left: float, stall: float, short: bool) -> None:
+def test_memory_is_short_if_scarce_and_stalled(left: float, stall: float, short: bool) -> None:
     assert Pressure(memory=Stall(stall), memory_left=left).short_of_memory is short

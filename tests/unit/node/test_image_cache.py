@@ -191,7 +191,7 @@ class PretendedKeeper:
 
 
 def shelf_with(workshop: Callable[[TaskBundle], Awaitable[object]], keeper: PretendedKeeper) -> ImageCache:
-    return ImageCache(workshop, ["old", "held"], keeper=keeper, backoff_s=AT_ONCE_S)
+    return ImageCache(workshop, ["old", "held"], evictor=keeper, backoff_s=AT_ONCE_S)
 
 
 async def test_what_an_episode_holds_is_not_removed() -> None:

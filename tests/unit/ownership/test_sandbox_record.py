@@ -20,25 +20,25 @@ SPEC = SandboxSpec(
 RECORD = SandboxRecord(SPEC, "sha256:1", "/repo", shut=True)
 
 
-def test_a_record_is_read_as_it_was_written() -> None:
+def test_record_round_trip() -> None:
     assert SandboxRecord.parse(RECORD.dump()) == RECORD
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"spec": 1}', RECORD.dump()[:-20]])
-def test_what_is_no_record_is_refused(text: str) -> None:
+def test_invalid_record_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"record|Expecting|Unterminated"):
         SandboxRecord.parse(text)
 
 
 @pytest.mark.parametrize("change", [{"novel": 1}, {"image": "../x"}, {"limits": {"novel": 1}}, {"egress": ["*"]}])
-def test_a_spec_of_another_version_is_refused(change: dict[str, object]) -> None:
+def test_record_of_another_version_is_refused(change: dict[str, object]) -> None:
     found = json.loads(RECORD.dump())
     found["spec"] |= change
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match="is invalid"):
         SandboxRecord.parse(json.dumps(found))
 
 
-def test_the_last_that_was_kept_counts(tmp_path: Path) -> None:
+def test_last_record_line_counts(tmp_path: Path) -> None:
     owner = Owner.claim(tmp_path)
     for text in ("first", "second"):
         owner.keep_record("one", text)

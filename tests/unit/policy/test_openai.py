@@ -476,9 +476,9 @@ async def test_a_seed_differs_by_episode_and_turn() -> None:
 @pytest.mark.parametrize("url", ["", "host:8000/v1", "ftp://host/v1", "http://"])
 def test_what_is_no_address_is_refused_at_once(url: str) -> None:
     with pytest.raises(PolicyError, match="http://HOST:PORT/v1"):
-        make_policy(spec(url), make_bundle(), seed=0)
+        make_policy(spec(url), make_bundle(), seed=0, endpoints=EndpointPool())
 
 
 def test_sampling_parameters_may_not_rewrite_the_request() -> None:
     with pytest.raises(PolicyError, match="messages"):
-        make_policy(spec("http://h/v1", messages="x"), make_bundle(), seed=0)
+        make_policy(spec("http://h/v1", messages="x"), make_bundle(), seed=0, endpoints=EndpointPool())

@@ -1,4 +1,4 @@
-"""Plug-ins of other packages: what they may add, and how little they can break."""
+"""Tests of reward plug-ins: the components they add, and the isolation of their failures."""
 
 import asyncio
 import threading
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from farm.core.change import Change
-from farm.episode import run_episode
+from farm.episode import NodeServices, run_episode
 from farm.rewards import JudgedEpisode, Plugins, parse_rules, score
 from tests.support.farm.episode_values import DONE, FIX, Scripted, fake, order, say, task
 
 EPISODE = JudgedEpisode("demo", Change(), "", (), {"verdict": 1.0})
 
 
-async def test_what_a_plug_in_measures_has_its_name_and_can_be_weighed() -> None:
+async def test_plugin_components_have_name_and_weight() -> None:
     plugins = Plugins({"length": lambda episode: {"words": len(episode.task_id), "half": 0.5}})
     found = await plugins.measure(EPISODE)
     assert found.components == {"plugin.length.words": 4.0, "plugin.length.half": 0.5}
@@ -40,18 +40,18 @@ def _exits(episode: JudgedEpisode) -> Mapping[str, float]:
         (lambda episode: {"a": float("nan")}, "a is nan"),
         (lambda episode: {"a": 1e300}, "at most 1e+12"),
         (lambda episode: {"a": 10**400}, "OverflowError"),
-        (lambda episode: {"a.b": 1.0}, "no plain name"),
-        (lambda episode: {7: 1.0}, "no plain name"),
+        (lambda episode: {"a.b": 1.0}, "not a plain name"),
+        (lambda episode: {7: 1.0}, "not a plain name"),
         (lambda episode: {str(n): 1.0 for n in range(33)}, "at most 32"),
     ],
 )
-async def test_one_that_fails_costs_only_its_own(answer: Any, said: str) -> None:
+async def test_failed_plugin_loses_only_its_components(answer: Any, said: str) -> None:
     found = await Plugins({"bad": answer, "good": lambda episode: {"x": 1.0}}).measure(EPISODE)
     assert found.components == {"plugin.good.x": 1.0}
     assert said in found.failures["bad"]
 
 
-async def test_what_a_plug_in_does_to_the_components_is_its_own_failure() -> None:
+async def test_plugin_cannot_modify_components() -> None:
     def spoil(episode: JudgedEpisode) -> Mapping[str, float]:
         components: Any = episode.components
         components["verdict"] = 5.0
@@ -63,7 +63,7 @@ async def test_what_a_plug_in_does_to_the_components_is_its_own_failure() -> Non
     assert "TypeError" in found.failures["spoil"]
 
 
-async def test_of_several_calls_that_hang_the_last_one_to_end_counts() -> None:
+async def test_plugin_is_skipped_until_all_calls_end() -> None:
     gates = [threading.Event(), threading.Event()]
     waiting = iter(gates)
 
@@ -71,10 +71,10 @@ async def test_of_several_calls_that_hang_the_last_one_to_end_counts() -> None:
         next(waiting).wait()
         return {}
 
-    plugins = Plugins({"slow": hang}, most_s=0.05)
+    plugins = Plugins({"slow": hang}, timeout_s=0.05)
     both = await asyncio.gather(plugins.measure(EPISODE), plugins.measure(EPISODE))
     assert all("did not return" in one.failures["slow"] for one in both)
-    threads = plugins._stuck["slow"]
+    threads = plugins._running["slow"]
     gates[1].set()
     while sum(thread.is_alive() for thread in threads) == 2:  # noqa: ASYNC110 - a thread tells nobody
         await asyncio.sleep(0.005)
@@ -82,7 +82,7 @@ async def test_of_several_calls_that_hang_the_last_one_to_end_counts() -> None:
     gates[0].set()
 
 
-async def test_one_that_hangs_is_left_to_itself_and_not_asked_again_until_it_is_over() -> None:
+async def test_hanging_plugin_is_skipped_until_it_ends() -> None:
     release, asked = threading.Event(), []
 
     def hang(episode: JudgedEpisode) -> Mapping[str, float]:
@@ -90,19 +90,19 @@ async def test_one_that_hangs_is_left_to_itself_and_not_asked_again_until_it_is_
         release.wait()
         return {"x": 1.0}
 
-    plugins = Plugins({"slow": hang}, most_s=0.05)
+    plugins = Plugins({"slow": hang}, timeout_s=0.05)
     assert "did not return within 0.05 s" in (await plugins.measure(EPISODE)).failures["slow"]
     assert "an earlier episode" in (await plugins.measure(EPISODE)).failures["slow"]
     while not asked:  # noqa: ASYNC110 - a thread tells nobody
         await asyncio.sleep(0.005)
     assert len(asked) == 1
     release.set()
-    while any(thread.is_alive() for thread in plugins._stuck["slow"]):  # noqa: ASYNC110 - a thread tells nobody
+    while any(thread.is_alive() for thread in plugins._running["slow"]):  # noqa: ASYNC110 - a thread tells nobody
         await asyncio.sleep(0.005)
     assert (await Plugins({"slow": hang}).measure(EPISODE)).components == {"plugin.slow.x": 1.0}
 
 
-async def test_an_episode_carries_what_its_plug_ins_found_and_survives_those_that_fail() -> None:
+async def test_episode_has_plugin_components_despite_failures() -> None:
     seen: list[JudgedEpisode] = []
 
     def look(episode: JudgedEpisode) -> Mapping[str, float]:
@@ -113,18 +113,18 @@ async def test_an_episode_carries_what_its_plug_ins_found_and_survives_those_tha
         raise RuntimeError("no")
 
     plugins = Plugins({"look": look, "fail": fail})
-    rollout = await run_episode(order(), task(), fake(), Scripted(FIX, DONE), node="n", plugins=plugins)
+    rollout = await run_episode(order(), task(), Scripted(FIX, DONE), NodeServices("n", fake(), plugins=plugins))
     assert (rollout.reward, rollout.reward_components["plugin.look.files"]) == (1.0, 1.0)
     assert rollout.metrics["plugin_failed.fail"] == 1.0
     assert (seen[0].patch, seen[0].turns) == (rollout.patch, rollout.turns)
     broken = Scripted(RuntimeError("the endpoint is gone"))
-    unjudged = await run_episode(order(), task(), fake(), broken, node="n", plugins=plugins)
+    unjudged = await run_episode(order(), task(), broken, NodeServices("n", fake(), plugins=plugins))
     assert (unjudged.reward, len(seen)) == (None, 1)
 
 
-async def test_components_of_an_episode_tell_what_was_done_and_what_came_of_it() -> None:
+async def test_episode_components_describe_work_and_result() -> None:
     twice = say(*FIX.tool_calls, *FIX.tool_calls, completion_tokens=5)
-    rollout = await run_episode(order(), task(), fake(), Scripted(twice, DONE), node="n")
+    rollout = await run_episode(order(), task(), Scripted(twice, DONE), NodeServices("n", fake()))
     found = rollout.reward_components
     assert (found["verdict"], found["fail_to_pass"], found["misuse_repeated"]) == (1.0, 1.0, 1.0)
     assert (found["effort_turns"], found["effort_calls"], found["effort_completion_tokens"]) == (2.0, 3.0, 5.0)
@@ -146,7 +146,7 @@ missing = no_such_module_anywhere:measure
 """
 
 
-async def test_plug_ins_are_found_by_their_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_plugins_are_loaded_from_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "plugged.py").write_text(MODULE)
     about = tmp_path / "plugged-1.0.dist-info"
     about.mkdir()

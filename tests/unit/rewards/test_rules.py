@@ -1,4 +1,4 @@
-"""The rule document: what is taken, what is refused and how that is said, and what its version says."""
+"""Tests of parsing reward rules: valid and invalid documents, messages and versions."""
 
 import re
 from pathlib import Path
@@ -8,25 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.rewards import BadRules, default_rules, default_text, parse_rules, score
-from farm.rewards.components import ABOUT
+from farm.rewards.components import COMPONENTS
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAIN = 'name = "plain"\n[weights]\nverdict = 1.0\n'
 
 
-def test_the_farms_own_document_is_one_like_any_other() -> None:
+def test_default_document_is_valid_rules() -> None:
     assert parse_rules(default_text()) == default_rules()
     assert default_rules().version.startswith("verdict-")
 
 
-def test_the_version_is_what_is_said_and_not_how() -> None:
+def test_version_depends_on_content_not_form() -> None:
     same = '# a comment\nname = "plain"\nweights = { "verdict" = 1 }\n'
     assert parse_rules(same).version == parse_rules(PLAIN).version
     for other in (PLAIN.replace("1.0", "1.5"), PLAIN.replace('"plain"', '"other"'), PLAIN + "[clip]\nmax = 1\n"):
         assert parse_rules(other).version != parse_rules(PLAIN).version
 
 
-def test_the_steps_of_a_task_can_be_weighed() -> None:
+def test_step_components_can_be_weighted() -> None:
     rules = parse_rules('name = "steps"\n[weights]\nstep_1 = 0.25\nstep_12 = 0.5\nsteps_begun = 1\n')
     assert score({"step_1": 1.0, "step_2": 1.0, "steps_begun": 2.0}, rules) == 2.25
 
@@ -41,10 +41,10 @@ def test_the_steps_of_a_task_can_be_weighed() -> None:
         ('name = "a"\n[weights]\nplugin.x = 1\n', "write plugin.NAME.KEY"),
         (PLAIN + "plugin = 1\n", "no component 'plugin'; write plugin.NAME.KEY"),
         (PLAIN + "plugin.'a b'.c = 1\n", "no component 'plugin.a b.c'"),
-        (PLAIN + "plugin.a.b = 1\n'plugin.a.b' = 2\n", "plugin.a.b is there twice"),
+        (PLAIN + "plugin.a.b = 1\n'plugin.a.b' = 2\n", "plugin.a.b occurs twice"),
         (PLAIN + "step_0 = 1\n", "no component 'step_0'"),
-        (PLAIN + "plugin" + ".a" * 30_000 + " = 1\n", "more than 500 parts"),
-        ("[" + "a . " * 15_000 + "a]\n", "more than 500 parts"),
+        (PLAIN + "plugin" + ".a" * 30_000 + " = 1\n", "more than 100 parts"),
+        ("[" + "a . " * 15_000 + "a]\n", "more than 100 parts"),
         ('name = "a"\n[weights]\nverdict = nan\n', "finite"),
         ('name = "a"\n[weights]\nverdict = inf\n', "finite"),
         ('name = "a"\n[weights]\nverdict = 1e9\n', "less than or equal"),
@@ -74,19 +74,19 @@ def test_the_steps_of_a_task_can_be_weighed() -> None:
         ("#" * 70_000, "at most 65536"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_with_the_nearest_right_name(text: str, said: str) -> None:
+def test_invalid_rules_message_suggests_similar_name(text: str, said: str) -> None:
     with pytest.raises(BadRules, match=re.escape(said)) as caught:
         parse_rules(text)
     assert "\n" not in str(caught.value)
 
 
 @given(st.text())
-def test_whatever_is_given_is_rules_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     with pytest.raises(BadRules):
         parse_rules(text + "\n[")
 
 
-def test_plug_ins_have_names_of_their_own() -> None:
+def test_plugin_components_have_prefixed_names() -> None:
     dotted = parse_rules(PLAIN + "plugin.length.words = 0.5\n")
     quoted = parse_rules(PLAIN + '"plugin.length.words" = 0.5\n')
     assert dotted == quoted
@@ -112,4 +112,4 @@ def test_rules_of_the_page_are_the_example() -> None:
 
 def test_every_component_that_rules_may_name_is_on_its_page() -> None:
     page = (ROOT / "farm/docs/components.md").read_text()
-    assert [name for name in ABOUT if f"| `{name}` |" not in page] == []
+    assert [name for name in COMPONENTS if f"| `{name}` |" not in page] == []

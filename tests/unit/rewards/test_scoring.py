@@ -1,4 +1,4 @@
-"""Rewards from raw components: the formula of effort, the sum, and what no rules can do."""
+"""Tests of scoring: the effort formula, the weighted sum, and limits that hold for all rules."""
 
 import math
 from dataclasses import replace
@@ -8,14 +8,14 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from farm.rewards import BadRules, Unscored, apply_rules, default_rules, effort_cost, parse_rules, score
-from farm.rewards.components import ABOUT, EFFORT
+from farm.rewards.components import COMPONENTS, EFFORT
 from tests.support.rollouts import make_rollout
 
 amounts = st.just(0.0) | st.floats(1e-6, 1e9)
 ks = st.floats(1e-6, 1e3)
 qs = st.floats(0, 10)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
-vectors = st.dictionaries(st.sampled_from(sorted(ABOUT)), numbers)
+vectors = st.dictionaries(st.sampled_from(sorted(COMPONENTS)), numbers)
 
 
 @given(amounts, ks, qs)
@@ -95,24 +95,24 @@ max = 1
 
 @given(vectors)
 @example({"effort_calls": 1.7e307})
-@example(dict.fromkeys(ABOUT, -1.7e308))
+@example(dict.fromkeys(COMPONENTS, -1.7e308))
 def test_any_vector_gets_a_finite_reward_within_the_clip(components: dict[str, float]) -> None:
     assert -1 <= score(components, RICH) <= 1
     assert math.isfinite(score(components, RICH.model_copy(update={"clip": type(RICH.clip)()})))
 
 
 PLUGIN = "plugin.length.words"
-weighable = st.sampled_from([*ABOUT, PLUGIN])
+weighable = st.sampled_from([*COMPONENTS, PLUGIN])
 amount = st.floats(-1e12, 1e12)
 weight = st.floats(-1e6, 1e6)
 price = st.floats(0, 1e6)
 divisor = st.floats(0, 1e12)
-"""Also what is too near to 0 to be taken."""
+"""Includes values that are too near to 0 to be accepted."""
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> str:
-    """Whole rule documents: every table and every number, at its ends too."""
+    """Generate rule documents with all tables and with numbers up to their limits."""
     weights = draw(st.dictionaries(weighable, weight, min_size=1, max_size=8))
     counted = [f"turns = {draw(price)!r}", f"completion_tokens = {draw(price)!r}"]
     effort = draw(st.booleans())

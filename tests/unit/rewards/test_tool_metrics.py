@@ -1,4 +1,4 @@
-"""Raw components of a conversation: effort and misuse."""
+"""Tests of the components for effort and misuse."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from farm.core.rollout import ToolUse, Turn
 from farm.rewards import count_effort, count_misuse
-from farm.rewards.tool_metrics import LISTS
+from farm.rewards.tool_metrics import TODO_LISTS
 from sandboxes.tools.packs import PACKS
 
 
@@ -20,7 +20,7 @@ def turn(*uses: ToolUse) -> Turn:
     return Turn(0, "", None, uses, "stop", "", 100, 7, 0.0, 0.0, 0.0)
 
 
-def test_effort_is_turns_calls_and_tokens() -> None:
+def test_effort_counts_turns_calls_and_tokens() -> None:
     assert count_effort([turn(use("bash"), use("bash")), turn()]) == {
         "effort_turns": 2.0,
         "effort_calls": 2.0,
@@ -45,7 +45,7 @@ def test_malformed_calls_are_counted_by_kind() -> None:
         ((use("BashOutput", {"bash_id": "1"}, result="a"), use("BashOutput", {"bash_id": "1"}, result="a")), 1),
     ],
 )
-def test_a_call_said_again_is_counted_unless_it_asks_after_a_job_that_goes_on(uses: Any, repeated: int) -> None:
+def test_repeated_call_is_counted_except_job_polling(uses: Any, repeated: int) -> None:
     assert count_misuse([turn(item) for item in uses])["misuse_repeated"] == repeated
 
 
@@ -66,9 +66,9 @@ def todo(*states: str) -> dict[str, Any]:
         ((use("TodoWrite", "9" * 10_000),), 0),
     ],
 )
-def test_what_the_last_list_left_open_is_counted(uses: Any, unfinished: int) -> None:
+def test_unfinished_items_of_last_list_are_counted(uses: Any, unfinished: int) -> None:
     assert count_misuse([turn(*uses)])["misuse_unfinished_todos"] == unfinished
 
 
-def test_the_tools_that_hold_lists_are_tools_that_there_are() -> None:
-    assert set(LISTS) <= {name for pack in PACKS.values() for name in pack.tools}
+def test_todo_list_tools_exist() -> None:
+    assert set(TODO_LISTS) <= {name for pack in PACKS.values() for name in pack.tools}

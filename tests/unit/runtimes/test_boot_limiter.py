@@ -7,7 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from sandboxes.host.pressure import Pressure, Stall
-from sandboxes.runtimes.boot_limiter import FLOOR_S, LEAST, MOST_PER_CORE, PAUSE_S, STRETCH, AdaptiveLimit, BootLimiter
+from sandboxes.runtimes.boot_limiter import (
+    MAX_PER_CORE,
+    MIN_LIMIT,
+    PAUSE_S,
+    STRETCH,
+    WINDOW_S,
+    AdaptiveLimit,
+    BootLimiter,
+)
 
 SHORT = Pressure(memory=Stall(some=0.5), memory_left=0.1)
 CALM = Pressure()
@@ -26,15 +34,15 @@ class Machine:
         for _ in range(count):
             took_s = self.alone_s * max(1.0, self.pace.limit / self.width)
             self.now += took_s / self.pace.limit
-            self.pace.booted(took_s, others_wait=True, now=self.now)
+            self.pace.record_boot(took_s, others_wait=True, now=self.now)
 
     def boot_alone(self) -> None:
         self.now += self.alone_s
-        self.pace.booted(self.alone_s, others_wait=False, now=self.now)
+        self.pace.record_boot(self.alone_s, others_wait=False, now=self.now)
 
 
 @pytest.mark.parametrize(("cores", "width"), [(2, 2), (64, 6), (64, 50)])
-def test_as_many_at_once_as_do_not_slow_each_other_down(cores: int, width: int) -> None:
+def test_limit_grows_until_boots_slow_down(cores: int, width: int) -> None:
     """Also where it is not the cores that are short."""
     pace = AdaptiveLimit(cores)
     machine = Machine(pace, width=width)
@@ -43,86 +51,86 @@ def test_as_many_at_once_as_do_not_slow_each_other_down(cores: int, width: int) 
     assert STRETCH[0] * width <= pace.limit <= STRETCH[1] * width + 1
 
 
-def test_a_wide_machine_takes_up_to_its_bound() -> None:
+def test_limit_of_many_cores_stays_below_maximum() -> None:
     pace = AdaptiveLimit(2)
     Machine(pace, width=100).boot(1000)
-    assert pace.limit == 2 * MOST_PER_CORE
+    assert pace.limit == 2 * MAX_PER_CORE
 
 
-def test_nobody_waiting_changes_nothing() -> None:
+def test_limit_without_queued_boots_is_unchanged() -> None:
     pace = AdaptiveLimit(8)
     before = pace.limit
     for number in range(100):
-        pace.booted(0.01, others_wait=False, now=float(number))
+        pace.record_boot(0.01, others_wait=False, now=float(number))
     assert pace.limit == before
 
 
-def test_one_slow_boot_is_no_sign() -> None:
+def test_one_slow_boot_changes_limit_little() -> None:
     pace = AdaptiveLimit(8)
     machine = Machine(pace, width=8)
     machine.boot_alone()
     machine.boot(100)
     before = pace.limit
-    pace.booted(60.0, others_wait=True, now=machine.now)
+    pace.record_boot(60.0, others_wait=True, now=machine.now)
     assert pace.limit >= before - 1
 
 
-def test_however_slow_some_go_on() -> None:
+def test_slow_boots_keep_minimum_limit() -> None:
     pace = AdaptiveLimit(64)
-    pace.booted(0.01, others_wait=True, now=0.0)
+    pace.record_boot(0.01, others_wait=True, now=0.0)
     for _ in range(10_000):
-        pace.booted(5.0, others_wait=True, now=1.0)
-    assert pace.limit == LEAST
+        pace.record_boot(5.0, others_wait=True, now=1.0)
+    assert pace.limit == MIN_LIMIT
 
 
-def test_boots_that_take_too_long_count_each() -> None:
+def test_each_boot_timeout_lowers_limit() -> None:
     pace = AdaptiveLimit(64)
     before = pace.limit
     for _ in range(10):
-        pace.timed_out()
+        pace.record_timeout()
     assert pace.limit == before - 10
     for _ in range(1000):
-        pace.timed_out()
-    assert pace.limit == LEAST
-    pace.pressed(SHORT, now=0.0)
+        pace.record_timeout()
+    assert pace.limit == MIN_LIMIT
+    pace.record_pressure(SHORT, now=0.0)
     low = pace.limit
-    pace.timed_out()
-    assert pace.limit == low < LEAST
+    pace.record_timeout()
+    assert pace.limit == low < MIN_LIMIT
 
 
-def test_a_machine_that_has_become_slower_is_judged_by_what_it_is_now() -> None:
+def test_minimum_boot_time_is_forgotten() -> None:
     pace = AdaptiveLimit(16)
     machine = Machine(pace, width=16)
     machine.boot_alone()
     machine.alone_s *= 10
     machine.boot(2000)
     low = pace.limit
-    machine.now += 2 * FLOOR_S
+    machine.now += 2 * WINDOW_S
     machine.boot_alone()
     machine.boot(2000)
     assert pace.limit > low
 
 
-def test_want_of_memory_halves_and_its_end_brings_back() -> None:
+def test_memory_shortage_halves_limit_until_it_ends() -> None:
     pace = AdaptiveLimit(8)
     start = pace.limit
-    pace.pressed(SHORT, now=0.0)
+    pace.record_pressure(SHORT, now=0.0)
     assert pace.limit == start // 2
-    pace.pressed(SHORT, now=PAUSE_S / 2)
+    pace.record_pressure(SHORT, now=PAUSE_S / 2)
     assert pace.limit == start // 2, "the kernel's figure follows slowly, and so do we"
     for second in range(1, 10):
-        pace.pressed(SHORT, now=second * PAUSE_S)
+        pace.record_pressure(SHORT, now=second * PAUSE_S)
     assert pace.limit == 1
-    pace.pressed(CALM, now=100.0)
+    pace.record_pressure(CALM, now=100.0)
     machine = Machine(pace, width=8)
     machine.boot(1000)
     assert pace.limit >= start
 
 
-def test_neither_a_busy_processor_nor_a_sandbox_at_its_own_limit_is_a_reason() -> None:
+def test_cpu_pressure_leaves_limit_unchanged() -> None:
     pace = AdaptiveLimit(2)
     before = pace.limit
-    pace.pressed(Pressure(cpu=Stall(1.0), io=Stall(0.9), memory=Stall(0.9)), now=0.0)
+    pace.record_pressure(Pressure(cpu=Stall(1.0), io=Stall(0.9), memory=Stall(0.9)), now=0.0)
     assert pace.limit == before
 
 
@@ -157,23 +165,23 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_turns_come_in_order_of_arrival() -> None:
+async def test_boots_start_in_order_of_arrival() -> None:
     boots = Boots(gate())
-    tasks = [boots.begin(number) for number in range(3 * LEAST)]
+    tasks = [boots.begin(number) for number in range(3 * MIN_LIMIT)]
     await settled()
-    assert boots.begun == list(range(LEAST))
-    for number in range(3 * LEAST):
+    assert boots.begun == list(range(MIN_LIMIT))
+    for number in range(3 * MIN_LIMIT):
         boots.ends[number].set()
         await settled()
     await asyncio.gather(*tasks)
-    assert boots.begun == list(range(3 * LEAST))
+    assert boots.begun == list(range(3 * MIN_LIMIT))
 
 
-async def test_whoever_is_cancelled_takes_no_turn_and_keeps_none() -> None:
+async def test_cancelled_boot_frees_its_turn() -> None:
     entrance = gate()
     boots = Boots(entrance)
     async with contextlib.AsyncExitStack() as others:
-        for _ in range(LEAST - 1):
+        for _ in range(MIN_LIMIT - 1):
             await others.enter_async_context(entrance.turn())
         async with entrance.turn():
             waiting = [boots.begin(number) for number in range(3)]
@@ -185,22 +193,22 @@ async def test_whoever_is_cancelled_takes_no_turn_and_keeps_none() -> None:
         assert boots.begun == [2]
         waiting[2].cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-    after = [boots.begin(100 + number) for number in range(LEAST)]
+    after = [boots.begin(100 + number) for number in range(MIN_LIMIT)]
     await settled()
-    assert boots.begun[1:] == [100 + number for number in range(LEAST)], "a turn was lost"
+    assert boots.begun[1:] == [100 + number for number in range(MIN_LIMIT)], "a turn was lost"
     for task in after:
         task.cancel()
 
 
-async def test_a_boot_that_fails_gives_its_turn_on() -> None:
+async def test_failed_boot_frees_its_turn() -> None:
     entrance = gate()
-    for _ in range(3 * LEAST):
+    for _ in range(3 * MIN_LIMIT):
         with pytest.raises(ZeroDivisionError):
             async with entrance.turn():
                 raise ZeroDivisionError
 
 
-async def test_a_time_out_is_told_to_the_pace() -> None:
+async def test_boot_timeout_is_recorded() -> None:
     pace = AdaptiveLimit(64)
     before = pace.limit
     with pytest.raises(TimeoutError):
@@ -209,10 +217,10 @@ async def test_a_time_out_is_told_to_the_pace() -> None:
     assert pace.limit == before - 1
 
 
-async def test_want_of_memory_is_seen_at_the_next_turn() -> None:
+async def test_memory_shortage_is_read_at_next_boot() -> None:
     boots = Boots(gate(pressure=lambda: SHORT))
-    tasks = [boots.begin(number) for number in range(LEAST)]
+    tasks = [boots.begin(number) for number in range(MIN_LIMIT)]
     await settled()
-    assert len(boots.begun) < LEAST
+    assert len(boots.begun) < MIN_LIMIT
     for task in tasks:
         task.cancel()

@@ -39,7 +39,7 @@ async def test_results_and_errors_come_through() -> None:
 
 
 async def test_what_swallows_a_cancellation_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandboxes.cancellation.AGAIN_S", 0.01)
+    monkeypatch.setattr("sandboxes.cancellation.RECANCEL_S", 0.01)
     swallowed: list[bool] = []
 
     async def deaf() -> None:

@@ -7,39 +7,39 @@ from hypothesis import strategies as st
 from sandboxes.errors import DiskFull
 from sandboxes.runtimes.oci.storage.disk_quota import BEYOND_MIB, DiskQuota
 
-PLENTY = {"backed": 10**6, "free": 10**6}
+MEMORY_AMPLE = {"backed": 10**6, "free": 10**6}
 
 
-def test_each_is_granted_what_it_asks_for_up_to_its_share() -> None:
+def test_grant_is_limited_by_share() -> None:
     room = DiskQuota(1000, 4)
     assert room.share == 200
-    assert room.grant("modest", 50, **PLENTY) == 50
-    assert [room.grant(name, 10_240, **PLENTY) for name in "abc"] == [200, 200, 200]
+    assert room.grant("modest", 50, **MEMORY_AMPLE) == 50
+    assert [room.grant(name, 10_240, **MEMORY_AMPLE) for name in "abc"] == [200, 200, 200]
 
 
-def test_more_than_were_foreseen_get_little_and_only_while_there_is_some() -> None:
+def test_sandboxes_beyond_shares_get_small_grants() -> None:
     room = DiskQuota(1000, 2)
-    assert [room.grant(name, 10_240, **PLENTY) for name in "ab"] == [400, 400]
-    assert room.grant("c", 10_240, **PLENTY) == BEYOND_MIB
+    assert [room.grant(name, 10_240, **MEMORY_AMPLE) for name in "ab"] == [400, 400]
+    assert room.grant("c", 10_240, **MEMORY_AMPLE) == BEYOND_MIB
     with pytest.raises(DiskFull):
         room.grant("d", 10_240, backed=10**6, free=BEYOND_MIB)
 
 
-def test_no_more_is_granted_than_the_machine_has_behind_it() -> None:
+def test_grants_are_limited_by_host_disk() -> None:
     room = DiskQuota(1000, 2)
     assert room.grant("a", 10_240, backed=500, free=500) == 400
     assert room.grant("b", 10_240, backed=500, free=500) == 100
 
 
-def test_what_was_written_is_not_granted_anew_before_it_came_back() -> None:
+def test_removed_data_is_granted_after_reclaim() -> None:
     room = DiskQuota(1000, 2)
     for name in "ab":
-        room.grant(name, 10_240, **PLENTY)
+        room.grant(name, 10_240, **MEMORY_AMPLE)
     room.release("a", 300)
-    assert room.is_short()
-    room.came_back(room.leaving)
-    assert not room.is_short()
-    assert room.grant("c", 10_240, **PLENTY) == 400
+    assert room.needs_reclaim()
+    room.add_reclaimed(room.unreclaimed)
+    assert not room.needs_reclaim()
+    assert room.grant("c", 10_240, **MEMORY_AMPLE) == 400
 
 
 NAMES, MIB = st.sampled_from("abcdef"), st.integers(0, 500)
@@ -49,11 +49,11 @@ class Grants:
     """As ``Room`` promises, by adding up what each has whenever that is asked for."""
 
     def __init__(self, all_mib: int, share: int) -> None:
-        self.all, self.share, self.leaving = all_mib, share, 0
+        self.all, self.share, self.unreclaimed = all_mib, share, 0
         self.of: dict[str, int] = {}
 
     def grant(self, name: str, wanted: int, backed: int, free: int) -> int | None:
-        left = min(self.all, backed) - sum(self.of.values()) - self.leaving
+        left = min(self.all, backed) - sum(self.of.values()) - self.unreclaimed
         granted = min(wanted, self.share, max(left, BEYOND_MIB))
         if granted > left and free < 2 * granted:
             return None
@@ -61,18 +61,18 @@ class Grants:
         return granted
 
     def release(self, name: str, written: int) -> None:
-        self.leaving += min(written, self.of.pop(name, 0))
+        self.unreclaimed += min(written, self.of.pop(name, 0))
 
     @property
-    def is_short(self) -> bool:
-        return bool(self.leaving) and self.all - sum(self.of.values()) - self.leaving < self.share
+    def needs_reclaim(self) -> bool:
+        return bool(self.unreclaimed) and self.all - sum(self.of.values()) - self.unreclaimed < self.share
 
 
 STEP = st.tuples(st.sampled_from(("grant", "hold", "release", "came back")), NAMES, MIB, MIB, MIB)
 
 
 @given(st.lists(STEP, max_size=40))
-def test_what_is_left_is_right_whatever_came_and_went(steps: list[tuple[str, str, int, int, int]]) -> None:
+def test_grants_add_up_in_any_order(steps: list[tuple[str, str, int, int, int]]) -> None:
     room = DiskQuota(500, 4)
     grants = Grants(400, room.share)
     for kind, name, mib, backed, free in steps:
@@ -89,8 +89,8 @@ def test_what_is_left_is_right_whatever_came_and_went(steps: list[tuple[str, str
             room.release(name, mib)
             grants.release(name, mib)
         else:
-            room.came_back(room.leaving)
-            grants.leaving = 0
-        assert room.leaving == grants.leaving
-        assert room.is_short() == grants.is_short
+            room.add_reclaimed(room.unreclaimed)
+            grants.unreclaimed = 0
+        assert room.unreclaimed == grants.unreclaimed
+        assert room.needs_reclaim() == grants.needs_reclaim
         assert [room.granted(each) for each in "abcdef"] == [grants.of.get(each, 0) for each in "abcdef"]

@@ -15,7 +15,7 @@ STEP = st.one_of(
 
 
 @given(st.lists(STEP, max_size=40))
-def test_ids_that_are_given_out_are_free(steps: list[tuple[str, str, str | int]]) -> None:
+def test_free_range_is_unused(steps: list[tuple[str, str, str | int]]) -> None:
     ranges, held = UidRanges(), dict[str, int]()
     for kind, name, *told in steps:
         match kind, told:
@@ -39,7 +39,7 @@ def test_ids_that_are_given_out_are_free(steps: list[tuple[str, str, str | int]]
 
 @settings(max_examples=10)
 @given(st.sets(st.integers(0, RANGES - 1), min_size=1, max_size=5))
-def test_the_last_that_are_free_are_found(free: set[int]) -> None:
+def test_last_free_ranges_are_found(free: set[int]) -> None:
     ranges = UidRanges()
     for number in range(RANGES):
         for name in (f"{number}", f"{number}", f"fork of {number}"):

@@ -8,20 +8,20 @@ FEW = UncountedMemory(in_flight=1)
 
 
 def ends(hoarders: UncountedMemoryWatch, held: UncountedMemory) -> bool:
-    return "it" in hoarders._judge({"it": held}, scarce=False)
+    return "it" in hoarders._select_above_limit({"it": held}, scarce=False)
 
 
-def test_descriptors_in_flight_count_at_the_third_survey_in_a_row() -> None:
+def test_descriptors_in_flight_count_at_third_survey() -> None:
     hoarders = UncountedMemoryWatch()
     assert [ends(hoarders, MANY) for _ in range(3)] == [False, False, True]
 
 
-def test_descriptors_that_were_received_in_between_do_not_count() -> None:
+def test_received_descriptors_do_not_count() -> None:
     hoarders = UncountedMemoryWatch()
     assert [ends(hoarders, held) for held in (MANY, MANY, FEW, MANY, MANY)] == [False] * 5
 
 
-def test_what_is_certain_counts_at_once() -> None:
+def test_measured_memory_counts_at_once() -> None:
     assert ends(UncountedMemoryWatch(), UncountedMemory(directories=20_000))
     assert ends(UncountedMemoryWatch(), UncountedMemory(directories=20_000, in_flight=1))
     assert not ends(UncountedMemoryWatch(), UncountedMemory(directories=20_000, sampled=True))

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from farm.task_generation.mutation.drafting import combine, confirmed, confirming, judged
+from farm.task_generation.mutation.drafting import combination_verdict, combine, combined_trial, trial_verdict
 from farm.task_generation.mutation.edits import apply_edits
 from farm.task_generation.mutation.faults import Fault, apply_faults, choose_faults
 from farm.task_generation.mutation.features import choose_features
-from farm.task_generation.mutation.generator import journal_path
-from farm.task_generation.mutation.hide_tests import hide_tests, without
+from farm.task_generation.mutation.generator import log_path
+from farm.task_generation.mutation.hide_tests import hide_tests, remove_tests
 from farm.task_generation.mutation.recipe import changed_tasks, lock_path, read_lock, read_recipe
 from farm.task_generation.mutation.repository import open_repository
 from farm.task_generation.mutation.trials import BaselineRun, TrialResult
@@ -75,7 +75,7 @@ def chosen(seed: int, most: int = 50) -> list[Fault]:
     return choose_faults({"a.py": SOURCE}, survey(), random.Random(seed), most)
 
 
-def test_faults_are_the_same_for_the_same_seed_and_each_is_another() -> None:
+def test_chosen_faults_are_distinct_and_reproducible() -> None:
     faults = chosen(1)
     assert faults == chosen(1)
     assert [one.key for one in faults] != [one.key for one in chosen(2)]
@@ -84,7 +84,7 @@ def test_faults_are_the_same_for_the_same_seed_and_each_is_another() -> None:
     assert len(chosen(1, most=3)) == 3
 
 
-def test_a_feature_goes_with_what_only_it_used() -> None:
+def test_feature_is_deleted_with_its_helpers() -> None:
     (feature,) = (
         one
         for one in choose_features({"a.py": SOURCE}, {"test_a.py": TESTS}, survey(), random.Random(0), 9)
@@ -100,22 +100,22 @@ def test_a_feature_goes_with_what_only_it_used() -> None:
 
 
 def test_hidden_tests_leave_no_gap() -> None:
-    hidden = without(TESTS, ["TestSqueeze::test_one", "test_dump"])
+    hidden = remove_tests(TESTS, ["TestSqueeze::test_one", "test_dump"])
     assert hidden == (
         b"import pytest\nfrom a import dump, squeeze\n\nclass TestSqueeze:\n    pass\ndef test_other():\n    pass\n"
     )
 
 
-def test_a_file_whose_test_is_not_found_goes_as_a_whole() -> None:
+def test_file_with_missing_test_is_deleted() -> None:
     files = {"test_a.py": BundleFile(TESTS)}
     assert hide_tests(files, ["test_a.py::TestElsewhere::test_x"]) == {"test_a.py": None}
 
 
-def test_verdicts_on_trials() -> None:
-    assert judged(TrialResult(key="a", status="timeout"), 5) == "timeout"
-    assert judged(TrialResult(key="a", status="ran", passed=3), 5) == "unnoticed"
-    assert judged(TrialResult(key="a", status="ran", failed=["t"] * 6), 5) == "too plain"
-    assert judged(TrialResult(key="a", status="ran", failed=["t"]), 5) == "usable"
+def test_trial_verdicts() -> None:
+    assert trial_verdict(TrialResult(key="a", status="timeout"), 5) == "timeout"
+    assert trial_verdict(TrialResult(key="a", status="ran", passed=3), 5) == "unnoticed"
+    assert trial_verdict(TrialResult(key="a", status="ran", failed=["t"] * 6), 5) == "too plain"
+    assert trial_verdict(TrialResult(key="a", status="ran", failed=["t"]), 5) == "usable"
 
 
 def test_faults_are_combined_from_several_functions() -> None:
@@ -130,23 +130,23 @@ def test_faults_are_combined_from_several_functions() -> None:
     assert len({plan.key for plan in plans}) == len(plans)
 
 
-def test_combined_faults_must_each_still_show() -> None:
+def test_combination_verdicts() -> None:
     usable = [(fault(str(n), f"f{n}"), TrialResult(key=str(n), status="ran", failed=[f"t{n}"])) for n in range(3)]
     alone, two = combine(usable, (1, 2), random.Random(0))
-    assert confirmed(alone, TrialResult(key="", status="ran", failed=["t0"]), 5) == "usable"
-    assert confirmed(alone, TrialResult(key="", status="ran", failed=["t0", "t9"]), 5) == "flaky"
-    assert confirmed(two, TrialResult(key="", status="ran", failed=["t1", "t2", "t9"]), 5) == "usable"
-    assert confirmed(two, TrialResult(key="", status="ran", failed=["t1"]), 5) == "masked"
+    assert combination_verdict(alone, TrialResult(key="", status="ran", failed=["t0"]), 5) == "usable"
+    assert combination_verdict(alone, TrialResult(key="", status="ran", failed=["t0", "t9"]), 5) == "flaky"
+    assert combination_verdict(two, TrialResult(key="", status="ran", failed=["t1", "t2", "t9"]), 5) == "usable"
+    assert combination_verdict(two, TrialResult(key="", status="ran", failed=["t1"]), 5) == "masked"
 
 
-def test_faults_in_each_others_way_are_no_plan() -> None:
+def test_overlapping_faults_have_no_trial() -> None:
     pairs = [(one, TrialResult(key=one.key, status="ran", failed=["t"])) for one in chosen(1)]
     plan = combine([pairs[0]], (1,), random.Random(0))[0]
-    assert confirming(plan, {"a.py": SOURCE}, 5) is not None
+    assert combined_trial(plan, {"a.py": SOURCE}, 5) is not None
     assert apply_faults({"a.py": SOURCE}, plan.faults)["a.py"] != SOURCE
 
 
-def test_a_journal_goes_on_behind_a_line_half_written(tmp_path: Path) -> None:
+def test_progress_log_continues_after_partial_line(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "journal.jsonl"
     journal = ProgressLog(path)
     journal.put("a", {"b": 1})
@@ -160,7 +160,7 @@ def test_a_journal_goes_on_behind_a_line_half_written(tmp_path: Path) -> None:
     assert ProgressLog(path).get("a") == {"b": 1}
 
 
-def test_a_journal_is_of_the_very_sources_that_it_tells_of(tmp_path: Path) -> None:
+def test_progress_log_path_depends_on_sources(tmp_path: Path) -> None:
     def path_of(source: str, seed: int = 1) -> Path:
         root = tmp_path / "a-1"
         (root / "tests").mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def test_a_journal_is_of_the_very_sources_that_it_tells_of(tmp_path: Path) -> No
         (root / "pyproject.toml").write_text("")
         (root / "tests" / "test_a.py").write_bytes(TESTS)
         repository = open_repository(str(root), state_dir=tmp_path, pins=["pytest==8.4.2"])
-        return journal_path(repository, tmp_path / "out", seed)
+        return log_path(repository, tmp_path / "out", seed)
 
     first = path_of("def dump(value, indent): ...\n")
     assert first.is_relative_to(tmp_path / "out")
@@ -177,7 +177,7 @@ def test_a_journal_is_of_the_very_sources_that_it_tells_of(tmp_path: Path) -> No
     assert path_of("def dump(value, indent): ...\n") == first
 
 
-def test_a_recipe_is_read_and_its_mistakes_are_named(tmp_path: Path) -> None:
+def test_recipe_errors_are_named(tmp_path: Path) -> None:
     path = tmp_path / "r.toml"
     path.write_text('seed = 3\n[[package]]\nname = "a"\nversion = "1"\ndelete-feature = 2\n')
     recipe = read_recipe(path)
@@ -189,7 +189,7 @@ def test_a_recipe_is_read_and_its_mistakes_are_named(tmp_path: Path) -> None:
     assert changed_tasks({"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "4"}) == ["b"]
 
 
-def test_the_recipe_of_this_repository_has_many_packages() -> None:
+def test_bundled_recipe_has_many_packages() -> None:
     path = Path(__file__).parents[3] / "images" / "recipes" / "python.toml"
     names = [package.name for package in read_recipe(path).package]
     assert len(set(names)) == len(names) >= 15

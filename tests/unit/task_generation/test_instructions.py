@@ -7,8 +7,8 @@ import pytest
 from farm.task_generation.mutation.faults import Fault
 from farm.task_generation.mutation.trials import FailedTest
 from farm.task_generation.wording.failing_statement import Example
-from farm.task_generation.wording.failure_examples import best, tell, tell_wanted
-from farm.task_generation.wording.instructions import Symptom, instruction, names_a_file
+from farm.task_generation.wording.failure_examples import best_examples, describe_failure, describe_wanted
+from farm.task_generation.wording.instructions import Symptom, names_a_file, write_instruction
 
 TESTS = b"""\
 import unittest
@@ -79,11 +79,11 @@ def failure(test: str, line: int, **fields: object) -> FailedTest:
 
 
 def told(one: FailedTest) -> str | None:
-    example = tell(one, {"test_a.py": TESTS})
+    example = describe_failure(one, {"test_a.py": TESTS})
     return None if example is None else example.text
 
 
-def test_arguments_stand_in_the_call() -> None:
+def test_arguments_are_shown_in_the_call() -> None:
     one = failure(
         "test_comma[args0-1,000]",
         line_of("lib.comma"),
@@ -93,7 +93,7 @@ def test_arguments_stand_in_the_call() -> None:
     assert told(one) == "`lib.comma(1000)` gives `'1000'`, where `'1,000'` is expected."
 
 
-def test_names_are_what_they_were_at_that_line() -> None:
+def test_names_have_their_value_at_the_line() -> None:
     names = {"text": "'a  b'", "result": "'a  b'"}
     one = failure("test_steps", line_of('result == "a b"'), compared=["==", "'a  b'", "'a b'"], names=names)
     assert told(one) == "`lib.squeeze('a  b')` gives `'a  b'`, where `'a b'` is expected."
@@ -103,24 +103,24 @@ def test_names_are_what_they_were_at_that_line() -> None:
     assert told(later) == "`lib.squeeze('c')` raises `KeyError: 'c'`, where `'c'` is expected."
 
 
-def test_a_lambda_and_a_join_are_written_out() -> None:
+def test_lambda_and_join_are_reduced() -> None:
     one = failure("test_lambda", line_of('f("a")'), compared=["==", "'a'", "'A\\nB'"])
     assert told(one) == "`lib.format('a', upper=True)` gives `'a'`, where `'A\\nB'` is expected."
 
 
-def test_one_of_several_results() -> None:
+def test_one_of_several_results_is_indexed() -> None:
     names = {"left": "'a'", "right": "'a'"}
     one = failure("test_pair", line_of('right == "b"'), compared=["==", "'a'", "'b'"], names=names)
     assert told(one) == "`lib.split('a-b')[1]` gives `'a'`, where `'b'` is expected."
 
 
-def test_what_was_done_in_between_is_shown() -> None:
+def test_changes_in_between_are_shown() -> None:
     one = failure("test_state", line_of("len(box)"), compared=["==", "0", "1"])
     block = "After\n\n  ```python\n  box = lib.Box()\n  box.put(1)\n  ```\n\n  "
     assert told(one) == block + "`len(box)` gives `0`, where `1` is expected."
 
 
-def test_an_exception_that_does_not_come() -> None:
+def test_missing_exception_is_described() -> None:
     one = failure("test_raises", line_of("lib.parse"), error="Failed", message="DID NOT RAISE")
     assert told(one) == "`lib.parse('x')` is to raise `ValueError`, and does not."
     other = failure("test_raises", line_of("lib.parse"), error="KeyError", message="'x'", deeper=True)
@@ -133,25 +133,25 @@ def test_unittest() -> None:
     assert told(failure("TestUnit::test_equal", line_of("self.other"), deeper=True)) is None
 
 
-def test_what_is_long_is_told_in_steps() -> None:
+def test_long_description_has_steps() -> None:
     test = {"test_a.py": TESTS.replace(b"LONG", b"x" * 400)}
     one = failure("TestUnit::test_long", line_of("lib.render"), error="KeyError", message="1", deeper=True)
-    assert tell(one, test) is None
-    example = tell(one, test, at_length=True)
+    assert describe_failure(one, test) is None
+    example = describe_failure(one, test, at_length=True)
     assert example is not None
     assert example.text.startswith("After\n\n  ```python\n  text = (\n")
     assert example.text.endswith("`lib.render(text)` raises `KeyError: 1`, where `text` is expected.")
 
 
-def test_what_is_of_one_run_is_not_told() -> None:
+def test_values_of_one_run_are_not_shown() -> None:
     compared = ["==", "<A object at 0x7f>", "<object object at 0x7e>"]
     assert told(failure("test_address", line_of("lib.make"), compared=compared)) is None
     assert told(failure("test_gone", 0)) is None
 
 
-def test_what_is_wanted_of_a_missing_feature() -> None:
+def test_missing_feature_is_described_by_wanted_behaviour() -> None:
     one = failure("test_steps", line_of("lib.squeeze(text)"), error="NotImplementedError", names={"text": "'a  b'"})
-    texts = [example.text for example in tell_wanted(one, {"test_a.py": TESTS})]
+    texts = [example.text for example in describe_wanted(one, {"test_a.py": TESTS})]
     assert texts == ["`lib.squeeze('a  b')` is to give `'a b'`.", "`lib.squeeze('c')` is to give `'c'`."]
 
 
@@ -159,7 +159,7 @@ def symptom(path: str = "src/lib/core.py") -> Symptom:
     one = failure(
         "test_steps", line_of('result == "a b"'), compared=["==", "'a  b'", "'a b'"], names={"text": "'a  b'"}
     )
-    example = tell(one, {"test_a.py": TESTS})
+    example = describe_failure(one, {"test_a.py": TESTS})
     assert example is not None
     return Symptom(Fault("k", path, "squeeze", "condition", (), ()), (example,))
 
@@ -170,7 +170,7 @@ SOURCES = {"src/lib/core.py": b'def squeeze(text):\n    """Make spaces one. And 
 @pytest.mark.parametrize("feature", [False, True])
 def test_levels(feature: bool) -> None:
     first, second, third = (
-        instruction("lib", [symptom()], SOURCES, level, feature=feature) or "" for level in (1, 2, 3)
+        write_instruction("lib", [symptom()], SOURCES, level, feature=feature) or "" for level in (1, 2, 3)
     )
     assert "src/lib/core.py" in first
     assert "`squeeze`" in second
@@ -181,20 +181,20 @@ def test_levels(feature: bool) -> None:
         assert not names_a_file(text, ["src/lib/core.py"])
 
 
-def test_what_names_the_file_is_no_instruction() -> None:
+def test_instruction_that_names_the_file_is_refused() -> None:
     source = {"src/lib/core.py": b'def squeeze(text):\n    """Of core.py."""\n'}
-    assert instruction("lib", [symptom()], source, 1, feature=False) is not None
-    assert instruction("lib", [symptom()], source, 2, feature=False) is None
+    assert write_instruction("lib", [symptom()], source, 1, feature=False) is not None
+    assert write_instruction("lib", [symptom()], source, 2, feature=False) is None
     nothing = Symptom(symptom().fault, ())
-    assert instruction("lib", [nothing], source, 1, feature=False) is None
+    assert write_instruction("lib", [nothing], source, 1, feature=False) is None
 
 
-def test_the_best_examples_are_complete_and_of_several_tests() -> None:
+def test_best_examples_cover_several_tests() -> None:
     one = symptom().examples[0]
     vague = type(one)("t::other", "`x`", places=frozenset({"t.py"}))
     longer = type(one)(one.test, one.text + " And so on.")
-    assert best([vague, longer, one], 2) == [one, vague]
-    assert best([vague, longer, one], 2, avoid=["squeeze"])[0] in (one, longer)
+    assert best_examples([vague, longer, one], 2) == [one, vague]
+    assert best_examples([vague, longer, one], 2, avoid=["squeeze"])[0] in (one, longer)
     assert ast.parse(TESTS)
 
 
@@ -269,10 +269,10 @@ class StatementNames:
 def told_of(test: str, text: str, **fields: object) -> Example | None:
     line = next(number for number, line in enumerate(BORROWED.decode().splitlines(), 1) if text in line)
     one = failure("", line, **fields).model_copy(update={"test": f"tests/test_b.py::StatementNames::{test}"})
-    return tell(one, {"tests/test_b.py": BORROWED, "tests/support.py": b"def shape(text): ...\n"})
+    return describe_failure(one, {"tests/test_b.py": BORROWED, "tests/support.py": b"def shape(text): ...\n"})
 
 
-def test_what_a_name_of_the_tests_is_stands_beside() -> None:
+def test_names_of_the_tests_are_explained() -> None:
     example = told_of("test_own", "brief(lib")
     assert example is not None
     assert example.text == (
@@ -282,7 +282,7 @@ def test_what_a_name_of_the_tests_is_stands_beside() -> None:
     assert example.places == {"tests/test_b.py", "tests/support.py"}
 
 
-def test_functions_of_a_test_are_shown_as_they_are_written() -> None:
+def test_steps_keep_function_definitions() -> None:
     example = told_of("test_nested", "result.output")
     assert example is not None
     assert example.text == (
@@ -292,13 +292,13 @@ def test_functions_of_a_test_are_shown_as_they_are_written() -> None:
     )
 
 
-def test_what_the_reader_cannot_know_is_not_told() -> None:
+def test_unknown_names_give_no_example() -> None:
     assert told_of("test_parameter", "lib.make(kind)") is None
     assert told_of("test_around", "lib.count(counted)") is None
     assert told_of("test_clock", "lib.age(made)") is None
 
 
-def test_what_is_done_before_an_error_that_is_wanted() -> None:
+def test_steps_before_an_expected_error() -> None:
     example = told_of("test_with", "box.take()", error="KeyError", deeper=True)
     assert example is not None
     assert example.text.endswith(
@@ -309,7 +309,7 @@ def test_what_is_done_before_an_error_that_is_wanted() -> None:
     assert "  with pytest.raises(lib.Closed) as caught:\n      box.take()\n  ```" in after.text
 
 
-def test_which_side_is_wanted() -> None:
+def test_expected_side_of_a_comparison() -> None:
     said = "`lib.parse('1997-07-16')` is to be `lib.date(1997, 7, 16)`, and is not."
     for line in ("assert made ==", "assert expected =="):
         example = told_of("test_turned", line)
@@ -320,12 +320,12 @@ def test_which_side_is_wanted() -> None:
     assert helper.text == said
 
 
-def test_what_is_to_equal_another_such() -> None:
+def test_comparison_of_equal_expressions() -> None:
     example = told_of("test_same", "lib.Box(1) ==")
     assert example is not None
     assert example.text == "`lib.Box(1) == lib.Box(1)` is to hold, and does not."
     one = failure("", BORROWED[: BORROWED.index(b"lib.Box(1) ==")].count(b"\n") + 1)
     one = one.model_copy(update={"test": "tests/test_b.py::StatementNames::test_same"})
-    assert [wanted.text for wanted in tell_wanted(one, {"tests/test_b.py": BORROWED})] == [
+    assert [wanted.text for wanted in describe_wanted(one, {"tests/test_b.py": BORROWED})] == [
         "`lib.Box(1) == lib.Box(1)` is to hold."
     ]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.task_generation.mutation.edits import ByteEdit, apply_edits, functions_of, meaning, parsed
+from farm.task_generation.mutation.edits import ByteEdit, apply_edits, function_dump, functions_of, parse_source
 from farm.task_generation.mutation.operators import Site, find_sites
 
 SOURCE = '''\
@@ -77,7 +77,7 @@ def sites(source: str, operator: str | None = None) -> list[Site]:
     return [site for site in find_sites(source.encode()) if operator in (None, site.operator)]
 
 
-def test_conditions() -> None:
+def test_condition_faults() -> None:
     found = changed(SOURCE, "condition", "Stack.push")
     assert "if not (item is None):" in found
     assert "if item is not None:" in found
@@ -89,7 +89,7 @@ def test_conditions() -> None:
     assert "if not (times < 1 and not self.closed):  # told" in found
 
 
-def test_a_negation_is_taken_away() -> None:
+def test_negation_is_removed() -> None:
     assert "if ready:" in changed("def f(ready):\n    if not ready:\n        g()\n", "condition")
 
 
@@ -109,7 +109,7 @@ def test_a_negation_is_taken_away() -> None:
         ("a or b", "a and b"),
     ],
 )
-def test_comparisons(before: str, after: str) -> None:
+def test_comparison_faults(before: str, after: str) -> None:
     assert f"return {after}" in changed(f"def f(a, b):\n    return {before}\n", "condition")
 
 
@@ -134,11 +134,11 @@ def test_operators(before: str, after: str) -> None:
     assert f"return {after}" in changed(f"def f(a, b):\n    return {before}\n", "operator")
 
 
-def test_operators_that_assign() -> None:
+def test_assignment_operator_faults() -> None:
     assert "self.size += 2" in changed(SOURCE, "operator", "Stack.push")
 
 
-def test_constants() -> None:
+def test_constant_faults() -> None:
     found = changed(SOURCE, "constant")
     assert {"return 1", 'raise ValueError("too fe")', "self.size -= 3", "self.size -= 1", 'value = "non"'} <= found
     assert changed("def f():\n    return True\n", "constant") == {"return False"}
@@ -190,7 +190,7 @@ def test_removed_methods() -> None:
     assert [name for name, _ in functions_of(ast.parse(removed["Stack.top"]))] == ["Stack.push", "Stack.read"]
 
 
-def test_every_site_is_told_by_its_lines() -> None:
+def test_sites_have_their_lines() -> None:
     lines = SOURCE.splitlines()
     for site in sites(SOURCE, "constant"):
         assert 1 <= site.first <= site.last <= len(lines)
@@ -198,28 +198,32 @@ def test_every_site_is_told_by_its_lines() -> None:
     assert lines[guard.first - 1].strip() == "if item is None:"
 
 
-def test_every_change_is_python_and_touches_one_function() -> None:
+def test_every_change_stays_in_one_function() -> None:
     tree = ast.parse(SOURCE)
     names = {name for name, _ in functions_of(tree)}
     for site in sites(SOURCE):
-        after = parsed(apply_edits(SOURCE.encode(), site.edits))
+        after = parse_source(apply_edits(SOURCE.encode(), site.edits))
         assert after is not None
         for name in names - {site.function}:
-            assert meaning(after, name) == meaning(tree, name)
+            assert function_dump(after, name) == function_dump(tree, name)
 
 
-def test_layout_is_not_meaning() -> None:
+def test_function_dump_ignores_layout() -> None:
     one = ast.parse("def f(a):\n    return a  # told\n")
     other = ast.parse("def f( a ):\n\n    return (a)\n")
-    assert meaning(one, "f") == meaning(other, "f") != meaning(ast.parse("def f(a):\n    return -a\n"), "f")
+    assert (
+        function_dump(one, "f")
+        == function_dump(other, "f")
+        != function_dump(ast.parse("def f(a):\n    return -a\n"), "f")
+    )
 
 
-def test_bytes_count_not_characters() -> None:
+def test_positions_are_bytes() -> None:
     source = 'def f(a):\n    b = "äöü"\n    return a < b\n'
     assert "return a <= b" in changed(source, "condition")
 
 
-def test_windows_line_ends_stay() -> None:
+def test_windows_line_ends_are_kept() -> None:
     source = SOURCE.replace("\n", "\r\n").encode()
     for site in find_sites(source):
         assert b"\n" not in apply_edits(source, site.edits).replace(b"\r\n", b"")
@@ -228,11 +232,11 @@ def test_windows_line_ends_stay() -> None:
 @pytest.mark.parametrize(
     "source", [b"def f(:\n", b"\xff\xfe", b"# -*- coding: latin-1 -*-\ndef f():\n    return 1\n", b""]
 )
-def test_what_cannot_be_read_has_no_sites(source: bytes) -> None:
+def test_unreadable_source_has_no_sites(source: bytes) -> None:
     assert find_sites(source) == []
 
 
-def test_edits_that_overlap_are_refused() -> None:
+def test_overlapping_edits_are_refused() -> None:
     with pytest.raises(ValueError, match="overlap"):
         apply_edits(b"abcdef", [ByteEdit(0, 3, b""), ByteEdit(2, 4, b"")])
 
@@ -247,12 +251,12 @@ def test_edits_are_applied_in_any_order(cuts: list[int]) -> None:
     assert apply_edits(source, []) == source
 
 
-def test_sites_are_found_in_the_same_order() -> None:
+def test_site_order_is_stable() -> None:
     assert find_sites(SOURCE.encode()) == find_sites(SOURCE.encode())
     assert textwrap.dedent(SOURCE) == SOURCE
 
 
-def test_places_are_found_while_another_thread_parses() -> None:
+def test_sites_are_found_while_another_thread_parses() -> None:
     """Two trees made at once are a SystemError of Python 3.11; a collection in between lets another thread go on."""
     numbers = ", ".join(f"{number}, 2.5, 'text {number}'" for number in range(100))
     other = "\n".join(f"def f{number}(a, b): return [a and (b or a)]" for number in range(400))
@@ -260,7 +264,7 @@ def test_places_are_found_while_another_thread_parses() -> None:
 
     def parse() -> None:
         while not done.is_set():
-            assert parsed(other)
+            assert parse_source(other)
 
     def collected(phase: str, info: dict[str, int]) -> None:
         for _ in range(3):
@@ -287,9 +291,9 @@ def test_places_are_found_while_another_thread_parses() -> None:
 
 @pytest.mark.parametrize("depth", [150, 900, 3000, 30_000])
 @pytest.mark.parametrize("kind", ["sum", "attributes"])
-def test_a_file_that_is_nested_too_deeply_has_no_sites(kind: str, depth: int) -> None:
+def test_too_deep_source_has_no_sites(kind: str, depth: int) -> None:
     nested = {"sum": "1+" * depth + "1", "attributes": "a" + ".b" * depth}[kind]
     source = f"def f(a):\n    x = {nested}\n    return a > 3\n".encode()
     assert find_sites(source) == []
-    assert parsed(source) is None
+    assert parse_source(source) is None
     assert find_sites(source.replace(nested.encode(), b"1"))

@@ -9,7 +9,7 @@ import pytest
 
 from farm.task_generation.mutation.directory import TREE
 from farm.task_generation.mutation.repository import open_repository
-from farm.task_generation.mutation.requirements import read_report
+from farm.task_generation.mutation.requirements import parse_report
 from farm.tasks import TaskError
 
 FILES = {
@@ -36,12 +36,12 @@ def report(*packages: tuple[str, str, str]) -> bytes:
     return json.dumps({"install": items}).encode()
 
 
-def test_pins_leave_out_the_repository_whatever_its_name(tmp_path: Path) -> None:
+def test_pins_leave_out_the_repository(tmp_path: Path) -> None:
     repository = open_repository(str(write(tmp_path / "checkout", {**FILES, "checkout.py": ""})), state_dir=tmp_path)
     own = ("purse", "1", f"file://{TREE}/repository")
     found = report(own, ("pytest", "8", "https://x/pytest.whl"), ("Checkout", "3", "https://x/checkout.whl"))
     assert repository.requirements == ()
-    assert read_report(repository, found) == ("pytest==8",)
+    assert parse_report(repository, found) == ("pytest==8",)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def test_pins_leave_out_the_repository_whatever_its_name(tmp_path: Path) -> None
         (b'{"install": [3]}', "not a report"),
         (report(), "0 requirements"),
         (report(*((f"p{number}", "1", "x:") for number in range(2_001))), "2001 requirements, not 1 to 2000"),
-        (report(("a' && curl evil #", "1", "x:")), "is no pin"),
+        (report(("a' && curl evil #", "1", "x:")), "is not a pin"),
     ],
 )
-def test_a_forged_report_of_pip_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
+def test_forged_pip_report_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
     repository = open_repository(str(write(tmp_path / "purse", FILES)), state_dir=tmp_path)
     with pytest.raises(TaskError) as caught:
-        read_report(repository, content)
+        parse_report(repository, content)
     assert says in str(caught.value)
 
 
@@ -66,14 +66,12 @@ def test_a_forged_report_of_pip_is_refused(tmp_path: Path, content: bytes, says:
     ("gone", "said"),
     [
         ("pyproject.toml", "pip cannot install it: it has neither pyproject.toml nor setup.py; add one"),
-        ("src", r"holds no package: no directory with __init__.py .* nor purse.py; lay the package there"),
+        ("src", r"holds no package: no directory with __init__.py .* nor purse.py; move the package there"),
         ("tests", r"holds no tests: no file is named test_\*.py or \*_test.py; add tests that pytest collects"),
     ],
 )
 @pytest.mark.parametrize("pins", [PINS, ()])
-def test_a_directory_that_no_task_can_be_made_of_says_what_to_do(
-    gone: str, said: str, pins: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_unusable_directory_is_refused(gone: str, said: str, pins: tuple[str, ...], tmp_path: Path) -> None:
     root = write(tmp_path / "purse", FILES)
     assert open_repository(str(root), state_dir=tmp_path, pins=PINS).package == "purse"
     path = root / gone

@@ -20,7 +20,7 @@ from farm.task_generation.searchable_lines import changed_lines, is_unfindable
         ("a\n", "a\n", []),
     ],
 )
-def test_the_lines_that_a_change_takes_away_or_stands_between(old: str, new: str, lines: list[tuple[int, int]]) -> None:
+def test_removed_and_adjacent_lines_are_returned(old: str, new: str, lines: list[tuple[int, int]]) -> None:
     assert changed_lines("a.py", old.encode(), new.encode()) == lines
 
 
@@ -38,16 +38,16 @@ def test_the_lines_that_a_change_takes_away_or_stands_between(old: str, new: str
         ("a.c", "// one\n/* two\n * three */\n", "// 1\n", []),
     ],
 )
-def test_what_nobody_can_find_is_left_out(path: str, old: str, new: str, lines: list[tuple[int, int]]) -> None:
+def test_comments_and_versions_are_left_out(path: str, old: str, new: str, lines: list[tuple[int, int]]) -> None:
     assert changed_lines(path, old.encode(), new.encode()) == lines
 
 
 @pytest.mark.parametrize("path", ["p/_meta.py", "p/__about__.py", "_version.py", "locale/de/humanize.po", "setup.cfg"])
-def test_metadata_and_catalogues_are_no_code(path: str) -> None:
+def test_metadata_and_catalogues_are_unfindable(path: str) -> None:
     assert is_unfindable(path)
     assert not is_unfindable("p/metadata.py")
 
 
-def test_of_two_files_that_have_nothing_in_common_it_cannot_be_told() -> None:
+def test_too_different_files_give_none() -> None:
     old, new = (b"".join(b"%s %d\n" % (name, number) for number in range(3000)) for name in (b"old", b"new"))
     assert changed_lines("a.py", old, new) is None

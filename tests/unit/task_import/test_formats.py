@@ -44,7 +44,7 @@ def refusal(format_: str, row: dict[str, Any]) -> str:
         ("swebenchpro", f"jefzda/sweap-images:{rows.ROWS['swebenchpro']['dockerhub_tag']}", "/app"),
     ],
 )
-def test_images_are_named_as_each_project_names_them(format_: str, image: str, workspace: str) -> None:
+def test_image_names_of_each_data_set(format_: str, image: str, workspace: str) -> None:
     made = draft(format_, rows.ROWS[format_])
     assert (made.image, made.workspace) == (image, workspace)
 
@@ -62,7 +62,7 @@ def test_rows_with_a_test_patch(format_: str) -> None:
     assert "add" in made.instruction
 
 
-def test_of_swe_smith_the_patch_is_the_bug() -> None:
+def test_swesmith_patch_is_the_bug() -> None:
     made = draft("swesmith", rows.swesmith())
     assert made.bug == made.solution
     assert made.reverse_solution
@@ -70,13 +70,13 @@ def test_of_swe_smith_the_patch_is_the_bug() -> None:
     assert not made.commit
 
 
-def test_a_row_of_5_x_brings_its_image_and_its_command() -> None:
+def test_swebench_5_row_has_image_and_command() -> None:
     made = draft("swebench", rows.swebench5())
     assert made.image == draft("swebench", rows.swebench()).image
     assert made.command.line == f"{CONDA}export LANG=en_US.UTF-8; pytest -rA --tb=no -p no:cacheprovider {ENDING}"
 
 
-def test_of_r2e_gym_the_tests_are_in_the_row_and_the_gold_in_its_commit() -> None:
+def test_r2e_row_has_tests_and_commit() -> None:
     made = draft("r2e", rows.r2e())
     assert made.fail_to_pass == ("r2e_tests/test_1.py::test_add[7]",)
     assert made.pass_to_pass == ("r2e_tests/test_1.py::test_same",)
@@ -87,7 +87,7 @@ def test_of_r2e_gym_the_tests_are_in_the_row_and_the_gold_in_its_commit() -> Non
     assert made.instruction == "**Title:** add() subtracts"
 
 
-def test_of_multi_swe_bench_both_patches_leave_the_image() -> None:
+def test_multiswe_removes_patches_from_the_image() -> None:
     made = draft("multiswe", rows.multiswe())
     assert made.command == Command("go test -json {files} > {report}", "go")
     assert (made.fail_to_pass, made.pass_to_pass) == (("::TestAdd",), ("::TestSame",))
@@ -99,7 +99,7 @@ def test_of_multi_swe_bench_both_patches_leave_the_image() -> None:
 COLUMNS = {"run": ["NONE"], "test": ["FAIL"], "fix": ["PASS"]}
 
 
-def test_of_multi_swe_bench_rows_are_read_from_columns_and_from_keys_of_all_rows() -> None:
+def test_multiswe_reads_columnar_rows() -> None:
     columns = {
         "f2p_tests": {"name": ["TestAdd"], **COLUMNS},
         "p2p_tests": {"name": ["TestSame"], **COLUMNS},
@@ -120,55 +120,55 @@ def test_of_multi_swe_bench_rows_are_read_from_columns_and_from_keys_of_all_rows
 @pytest.mark.parametrize(
     "tests", [{"name": ["TestAdd"], "run": []}, {"TestAdd": "PASS"}, {"run": ["NONE"], "fix": ["PASS"]}]
 )
-def test_of_multi_swe_bench_what_names_no_tests_is_refused(tests: dict[str, Any]) -> None:
+def test_multiswe_row_without_outcomes_is_refused(tests: dict[str, Any]) -> None:
     assert "f2p_tests: holds no outcomes" in refusal("multiswe", rows.multiswe(f2p_tests=tests))
 
 
 @pytest.mark.parametrize("format_", ["swebench", "swegym", "swesmith", "swebenchpro"])
-def test_a_test_to_keep_that_is_no_python_is_left_out_and_told(format_: str) -> None:
+def test_unusable_pass_to_pass_ids_are_left_out(format_: str) -> None:
     lower = format_ == "swebenchpro"
     keep = [*rows.KEEP, "README.rst::README.rst"]
     made = draft(format_, rows.ROWS[format_] | {"pass_to_pass" if lower else "PASS_TO_PASS": repr(keep)})
     assert (list(made.pass_to_pass), made.left_out) == (rows.KEEP, ("README.rst::README.rst",))
 
 
-def test_a_test_to_mend_that_is_no_python_is_refused_for_what_it_is() -> None:
+def test_unusable_fail_to_pass_id_is_refused() -> None:
     said = refusal("swebench", rows.swebench(FAIL_TO_PASS=repr([*rows.FAIL, "docs/a.rst::a.rst"])))
-    assert "'docs/a.rst::a.rst' is a test to mend in a file that is no Python module" in said
-    assert "tool of their own" not in said
+    assert "'docs/a.rst::a.rst' is in a file that is not a Python module" in said
+    assert "test runner of its own" not in said
 
 
-def test_requirements_and_interface_are_part_of_what_pro_asks() -> None:
+def test_pro_instruction_has_requirements_and_interface() -> None:
     assert draft("swebenchpro", rows.swebenchpro()).instruction == (
         "# add() subtracts\n\nIt should add.\n\n## Requirements\n\n- `add` adds.\n\n"
         "## New interfaces\n\nNo new interfaces are introduced."
     )
 
 
-def test_ids_that_a_log_cut_off_are_left_out_and_told() -> None:
+def test_truncated_ids_are_left_out() -> None:
     cut = ["tests/test_pair.py::test_add[1", "tests/test_pair.py::test_x\u2028y"]
     made = draft("swegym", rows.swegym(FAIL_TO_PASS=[*rows.FAIL, *cut]))
     assert list(made.fail_to_pass) == rows.FAIL
     assert made.left_out == tuple(sorted(cut))
-    assert "can be told from a report" in refusal("swegym", rows.swegym(FAIL_TO_PASS=cut[:1]))
+    assert "can be in a report" in refusal("swegym", rows.swegym(FAIL_TO_PASS=cut[:1]))
 
 
-def test_ids_in_a_terminals_colours_are_taken_without_them() -> None:
+def test_terminal_colours_in_ids_are_removed() -> None:
     coloured = [f"\x1b[1m{test}\x1b[0m " for test in rows.FAIL]
     made = draft("rebench", rows.rebench(FAIL_TO_PASS=coloured))
     assert (made.fail_to_pass, made.left_out) == (tuple(rows.FAIL), ())
 
 
-def test_a_runner_of_its_own_needs_a_command() -> None:
+def test_unknown_test_runner_needs_a_command() -> None:
     row = rows.swebench(repo="org/own", version="1.7", FAIL_TO_PASS='["test_add"]')
     said = refusal("swebench", row)
-    assert "'test_add' is no pytest id" in said
+    assert "'test_add' is not a pytest id" in said
     assert '--test-command with --report, or ["org/own@1.7"]' in said
     named = Commands(by_repo={"org/own@1.7": Command("bin/test -C {files} > {report}", "cargo")})
     assert draft("swebench", row, named).command == Command(CONDA + "bin/test -C {files} > {report}", "cargo")
 
 
-def test_django_is_run_by_its_runner_and_reports(tmp_path: Path) -> None:
+def test_django_command_and_ids(tmp_path: Path) -> None:
     patch = rows.diff("tests/auth_tests/test_forms.py", "a = 1\n", "a = 2\n")
     ids = '["test_add (auth_tests.test_forms.FormTest)", "test_b (auth_tests.test_forms.FormTest.test_b)", "Says so."]'
     row = rows.swebench(repo="django/django", FAIL_TO_PASS=ids, PASS_TO_PASS="[]", test_patch=patch)
@@ -185,7 +185,7 @@ def test_django_is_run_by_its_runner_and_reports(tmp_path: Path) -> None:
         compile(content, "made", "exec")
 
 
-def test_sympy_is_run_by_a_program_of_ours(tmp_path: Path) -> None:
+def test_sympy_command_and_ids(tmp_path: Path) -> None:
     path = "sympy/core/tests/test_a b.py"
     row = rows.swebench(
         repo="sympy/sympy",
@@ -231,7 +231,7 @@ def test_sympy_is_run_by_a_program_of_ours(tmp_path: Path) -> None:
         ("parse_log_tap", "make check | tee {report}", "make check | tee {report}"),
     ],
 )
-def test_frameworks_are_known_by_their_log_parsers(parser: str, command: Any, line: str) -> None:
+def test_log_parsers_determine_the_report(parser: str, command: Any, line: str) -> None:
     ids = ["src/a.test.js::adds"] if "vitest" in parser else ["adds"]
     config = {"test_cmd": command, "log_parser": parser}
     made = draft("rebench", rows.rebench(install_config=config, FAIL_TO_PASS=ids, PASS_TO_PASS=[]))
@@ -251,7 +251,7 @@ def r2e_commit(**more: Any) -> str:
 
 
 @pytest.mark.parametrize("before", [rows.BROKEN, rows.MENDED])
-def test_of_r2e_gym_a_renamed_file_leaves_its_old_place(before: str) -> None:
+def test_r2e_renamed_file_is_deleted(before: str) -> None:
     commit = r2e_commit(minus_file={"path": "a/old.py"}, old_file_content=before)
     row = rows.r2e(parsed_commit_content=commit)
     patches = {(patch.old, patch.new): patch for patch in parse_patch(draft("r2e", row).solution)}
@@ -263,52 +263,56 @@ def test_of_r2e_gym_a_renamed_file_leaves_its_old_place(before: str) -> None:
 @pytest.mark.parametrize(
     ("format_", "changes", "said"),
     [
-        ("swebench", {"instance_id": "../../etc"}, "no name of letters"),
-        ("swebench", {"instance_id": "a" * 300}, "no name of letters"),
+        ("swebench", {"instance_id": "../../etc"}, "not a name of letters"),
+        ("swebench", {"instance_id": "a" * 300}, "not a name of letters"),
         ("swebench", {"instance_id": None}, "instance_id: missing"),
         ("swebench", {"patch": rows.GOLD.replace("pair.py", "../pair.py")}, "not a path inside"),
         ("swebench", {"test_patch": rows.TEST_PATCH.replace("b/tests/", "b//etc/")}, "not a path inside"),
-        ("swebench", {"patch": rows.GOLD + LINK}, "patch: docs is a symlink, and no file that lines are of; leave"),
+        ("swebench", {"patch": rows.GOLD + LINK}, "patch: docs is a symlink, not a regular file; leave"),
         ("swebench", {"test_patch": rows.TEST_PATCH + SUBMODULE}, "test_patch: lib is a submodule"),
         (
             "r2e",
             {"parsed_commit_content": r2e_commit(index_line={"mode": "120000"})},
             "pair.py is a symlink or a submodule",
         ),
-        ("r2e", {"parsed_commit_content": r2e_commit(minus_file={"path": "a/../x"})}, "'../x' is no path"),
+        ("r2e", {"parsed_commit_content": r2e_commit(minus_file={"path": "a/../x"})}, "'../x' is not a path"),
         ("swebench", {"patch": ""}, "patch: changes nothing"),
         ("swebench", {"patch": "\0"}, "zero byte"),
-        ("swebench", {"problem_statement": " "}, "says nothing of what is wanted"),
-        ("swebench", {"FAIL_TO_PASS": "[]"}, "no test is to be mended"),
+        ("swebench", {"problem_statement": " "}, "has no text"),
+        ("swebench", {"FAIL_TO_PASS": "[]"}, "names no test"),
         ("swebench", {"FAIL_TO_PASS": "__import__('os').abort()"}, "neither JSON nor a Python literal"),
         ("swebench", {"FAIL_TO_PASS": f"[0x{'f' * 5000}]"}, "neither JSON nor a Python literal"),
         ("swebench", {"FAIL_TO_PASS": "[" * 5000}, "nested more than"),
-        ("swebench", {"FAIL_TO_PASS": ["/etc/x.py::test"]}, "is no pytest id"),
-        ("swebench", {"image_name": "x/../../y"}, "no name of an image"),
-        ("swebench", {"image_name": "x\nRUN true"}, "no name of an image"),
-        ("swebench", {"image_name": "Org/x"}, "image_name: 'Org/x' is no name of an image"),
-        ("multiswe", {"org": "cli-"}, "no name of an image"),
-        ("rebench", {"install_config": {"test_cmd": "make test | tee log", "log_parser": "pytest"}}, "no plain pytest"),
-        ("rebench", {"install_config": {"test_cmd": "make test", "log_parser": "jest"}}, "no plain jest command"),
+        ("swebench", {"FAIL_TO_PASS": ["/etc/x.py::test"]}, "is not a pytest id"),
+        ("swebench", {"image_name": "x/../../y"}, "not an image name"),
+        ("swebench", {"image_name": "x\nRUN true"}, "not an image name"),
+        ("swebench", {"image_name": "Org/x"}, "image_name: 'Org/x' is not an image name"),
+        ("multiswe", {"org": "cli-"}, "not an image name"),
+        (
+            "rebench",
+            {"install_config": {"test_cmd": "make test | tee log", "log_parser": "pytest"}},
+            "not a plain pytest",
+        ),
+        ("rebench", {"install_config": {"test_cmd": "make test", "log_parser": "jest"}}, "not a plain jest command"),
         ("rebench", {"install_config": {"test_cmd": "x", "log_parser": "parse_log_odd"}}, "what 'parse_log_odd' reads"),
         ("rebench", {"install_config": {"test_cmd": ["pytest -k \ud800"]}}, "test_cmd: not Unicode text"),
         ("rebench", {"install_config": {"test_cmd": ["pytest -k \0"]}}, "test_cmd: holds a zero byte"),
-        ("rebench", {"base_commit": "HEAD; rm -rf /"}, "is no commit"),
-        ("rebench", {"repo": "a/../b"}, "is no repository"),
+        ("rebench", {"base_commit": "HEAD; rm -rf /"}, "is not a commit hash"),
+        ("rebench", {"repo": "a/../b"}, "is not a repository"),
         ("r2e", {"expected_output_json": "{}"}, "does not say which tests passed"),
         (
             "r2e",
             {"execution_result_content": {"test_file_names": ["a", "a/b"], "test_file_codes": ["", ""]}},
             "is below",
         ),
-        ("r2e", {"parsed_commit_content": '{"file_diffs": []}'}, "changes nothing but tests"),
-        ("multiswe", {"test_patch": rows.TEST_PATCH}, "is in its image alone"),
-        ("multiswe", {"repo": "cli; true"}, "no name of letters"),
+        ("r2e", {"parsed_commit_content": '{"file_diffs": []}'}, "changes only tests"),
+        ("multiswe", {"test_patch": rows.TEST_PATCH}, "only its image has one"),
+        ("multiswe", {"repo": "cli; true"}, "not a name of letters"),
         ("swebenchpro", {"repo_language": "js"}, "are not in the row"),
-        ("swebenchpro", {"dockerhub_tag": "a b"}, "no name of letters"),
+        ("swebenchpro", {"dockerhub_tag": "a b"}, "not a name of letters"),
     ],
 )
-def test_what_is_refused_and_why(format_: str, changes: dict[str, Any], said: str) -> None:
+def test_refused_rows_name_the_fault(format_: str, changes: dict[str, Any], said: str) -> None:
     assert said in refusal(format_, rows.ROWS[format_] | changes)
 
 
@@ -321,12 +325,12 @@ def test_what_is_refused_and_why(format_: str, changes: dict[str, Any], said: st
         ("swebenchpro", rows.swebenchpro(dockerhub_tag=7.0)),
     ],
 )
-def test_a_whole_number_is_its_digits_where_a_name_is_wanted(format_: str, row: dict[str, Any]) -> None:
+def test_whole_numbers_are_names(format_: str, row: dict[str, Any]) -> None:
     made = draft(format_, row)
     assert ".0" not in made.id + made.image
 
 
-def test_numbers_that_are_no_names_are_refused_and_those_among_ids_are_their_digits() -> None:
+def test_numbers_as_names_and_ids() -> None:
     for number in (True, 1e300, -3.0):
         assert "instance_id" in refusal("swebench", rows.swebench(instance_id=number))
     config = {"test_cmd": "make check | tee {report}", "log_parser": "parse_log_tap"}
@@ -338,10 +342,10 @@ def test_numbers_that_are_no_names_are_refused_and_those_among_ids_are_their_dig
 
 @pytest.mark.parametrize("format_", ["swebench", "swegym", "swesmith", "rebench", "swebenchpro"])
 @pytest.mark.parametrize("none", ["", " \n", "[]", [], None])
-def test_no_test_to_keep_is_no_fault_and_none_to_mend_is(format_: str, none: Any) -> None:
+def test_missing_fail_to_pass_is_refused(format_: str, none: Any) -> None:
     lower = format_ == "swebenchpro"
     keep, mend = ("pass_to_pass", "fail_to_pass") if lower else ("PASS_TO_PASS", "FAIL_TO_PASS")
     made = draft(format_, rows.ROWS[format_] | {keep: none})
     assert (list(made.fail_to_pass), made.pass_to_pass) == (rows.FAIL, ())
     said = refusal(format_, rows.ROWS[format_] | {mend: none})
-    assert ("missing" if none is None else "no test is to be mended; leave the row out") in said
+    assert ("missing" if none is None else "names no test; leave the row out") in said

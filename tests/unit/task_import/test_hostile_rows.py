@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from farm.task_import.fields import Fields, RowError, literal
+from farm.task_import.fields import Fields, RowError, parse_literal
 from farm.task_import.importer import ImportOptions, import_all
 from farm.task_import.rows import read_rows
 from tests.support import importing as rows
@@ -59,7 +59,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 @pytest.mark.parametrize("format_", sorted(rows.ROWS))
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_an_importer_takes_a_row_or_refuses_it_and_nothing_else_happens(format_: str, data: st.DataObject) -> None:
+def test_importers_raise_only_row_error(format_: str, data: st.DataObject) -> None:
     row = dict(rows.ROWS[format_])
     for key in data.draw(st.lists(st.sampled_from(sorted(row)), min_size=1, max_size=3)):
         row[key] = data.draw(VALUES)
@@ -70,7 +70,9 @@ def test_an_importer_takes_a_row_or_refuses_it_and_nothing_else_happens(format_:
         source = Path(home) / "rows.jsonl"
         source.write_text(json.dumps(row) + "\n")
         out = Path(home) / "out"
-        summary = import_all(ImportOptions(format_, source, out), state_dir=Path(home) / "state", say=lambda line: None)
+        summary = import_all(
+            ImportOptions(format_, source, out), state_dir=Path(home) / "state", on_progress=lambda line: None
+        )
         assert len(summary.taken) + len(summary.refused) == 1
         assert {path.name for path in Path(home).iterdir()} <= {"out", "rows.jsonl", "state"}
         assert {path.suffix for path in Path(home, "state").rglob("*") if path.is_file()} <= {".jsonl"}
@@ -86,7 +88,7 @@ def test_an_importer_takes_a_row_or_refuses_it_and_nothing_else_happens(format_:
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode), st.sampled_from([".json", ".jsonl"]))
-def test_any_bytes_are_read_as_rows_or_refused(content: bytes, suffix: str) -> None:
+def test_arbitrary_bytes_are_read_or_refused(content: bytes, suffix: str) -> None:
     from farm.tasks import TaskError
 
     with tempfile.TemporaryDirectory(prefix="farm-test-") as home:
@@ -102,7 +104,7 @@ def test_any_bytes_are_read_as_rows_or_refused(content: bytes, suffix: str) -> N
 
 @settings(max_examples=5, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 4000))
-def test_a_spoilt_parquet_file_is_refused_or_read(noise: bytes, at: int) -> None:
+def test_damaged_parquet_file_is_read_or_refused(noise: bytes, at: int) -> None:
     import pyarrow
     from pyarrow import parquet
 
@@ -121,21 +123,21 @@ def test_a_spoilt_parquet_file_is_refused_or_read(noise: bytes, at: int) -> None
 
 
 @given(st.recursive(st.text(string.printable, max_size=10) | st.integers() | st.booleans(), st.lists, max_leaves=8))
-def test_a_literal_means_what_python_means(value: Any) -> None:
-    assert literal("key", repr([value])) == ast.literal_eval(repr([value]))
-    assert literal("key", json.dumps(value)) == value
+def test_literals_are_parsed_as_in_python(value: Any) -> None:
+    assert parse_literal("key", repr([value])) == ast.literal_eval(repr([value]))
+    assert parse_literal("key", json.dumps(value)) == value
 
 
-def test_a_literal_is_never_evaluated_and_never_too_large() -> None:
+def test_literals_are_bounded_and_never_evaluated() -> None:
     for text in (CANARY, f"[{CANARY}]", "open('/etc/passwd')", "[x for x in ()]", "{**{}}", "[1,]" * 3, "lambda: 1"):
         with pytest.raises(RowError):
-            literal("key", text)
+            parse_literal("key", text)
     for text in ("[" + "'a'," * 300_000 + "]", "'" + "a" * 5_000_000 + "'", "{" * 1000, "(" * 10**6):
         with pytest.raises(RowError):
-            literal("key", text)
+            parse_literal("key", text)
     assert not Path("/tmp/farm-import-was-evaluated").exists()
 
 
-def test_ids_with_odd_brackets_are_no_nesting() -> None:
+def test_brackets_in_strings_are_no_nesting() -> None:
     ids = [f"tests/a.py::test[{number}" for number in range(100)]
     assert Fields({"x": repr(ids)}).strings("x") == tuple(ids)

@@ -33,7 +33,7 @@ def take(format_: str, source: Path, out: Path, **wishes: Any) -> ImportSummary:
     return import_all(
         ImportOptions(format_, source, out, **wishes),
         state_dir=out.with_name(f"{out.name}-state"),
-        say=lambda line: None,
+        on_progress=lambda line: None,
     )
 
 
@@ -46,7 +46,7 @@ def tree(directory: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("format_", [name for name in FORMATS if name != "harbor"])
-def test_each_format_becomes_a_directory_that_is_always_the_same(format_: str, tmp_path: Path) -> None:
+def test_each_format_gives_a_reproducible_directory(format_: str, tmp_path: Path) -> None:
     source = jsonl(tmp_path / "rows.jsonl", rows.ROWS[format_])
     outs = [tmp_path / "one", tmp_path / "two"]
     for out in outs:
@@ -65,7 +65,7 @@ def test_each_format_becomes_a_directory_that_is_always_the_same(format_: str, t
     assert "solve.sh" in bundle.solution
 
 
-def test_rows_come_from_json_jsonl_and_parquet_alike(tmp_path: Path) -> None:
+def test_json_jsonl_and_parquet_give_equal_tasks(tmp_path: Path) -> None:
     first, second = rows.swebench5(), rows.swebench5(instance_id="a__b-2")
     jsonl(tmp_path / "a.jsonl", first, second)
     (tmp_path / "b.json").write_text(json.dumps([first, second]))
@@ -79,7 +79,7 @@ def test_rows_come_from_json_jsonl_and_parquet_alike(tmp_path: Path) -> None:
     assert all(out == outs[0] for out in outs)
 
 
-def test_a_row_of_parquet_may_hold_what_json_cannot(tmp_path: Path) -> None:
+def test_parquet_values_are_converted_to_json(tmp_path: Path) -> None:
     table = pyarrow.table(
         {
             "a": pyarrow.array([b"\xff"]),
@@ -94,16 +94,16 @@ def test_a_row_of_parquet_may_hold_what_json_cannot(tmp_path: Path) -> None:
     ]
 
 
-def test_a_reader_of_parquet_goes_with_whoever_asked(tmp_path: Path) -> None:
+def test_parquet_worker_ends_with_its_reader(tmp_path: Path) -> None:
     table = pyarrow.Table.from_pylist([{"a": "x" * 100_000, "b": number} for number in range(200)])
     parquet.write_table(table, tmp_path / "x.parquet", row_group_size=10)
     found = read_rows(tmp_path / "x.parquet")
     assert next(iter(found)).fields["b"] == 0
     found.close()  # type: ignore[attr-defined]  # it is a generator
-    assert not [child for child in psutil.Process().children() if "parquet_reader" in " ".join(child.cmdline())]
+    assert not [child for child in psutil.Process().children() if "parquet_worker" in " ".join(child.cmdline())]
 
 
-def test_whoever_was_stopped_begins_again_and_nothing_is_half_written(tmp_path: Path) -> None:
+def test_stopped_import_can_be_repeated(tmp_path: Path) -> None:
     found = [rows.swebench(instance_id=f"a__b-{number}") for number in range(4)]
     source, out = jsonl(tmp_path / "rows.jsonl", *found), tmp_path / "out"
     assert [taken.id for taken in take("swebench", source, out, limit=2).taken] == ["a__b-0", "a__b-1"]
@@ -115,7 +115,7 @@ def test_whoever_was_stopped_begins_again_and_nothing_is_half_written(tmp_path: 
     assert sorted(path.name for path in out.iterdir()) == [row["instance_id"] for row in found]
 
 
-def test_every_refusal_is_told_and_no_other_row_suffers(tmp_path: Path) -> None:
+def test_refused_rows_leave_the_others_alone(tmp_path: Path) -> None:
     good = rows.swebench()
     source = jsonl(
         tmp_path / "rows.jsonl",
@@ -132,11 +132,11 @@ def test_every_refusal_is_told_and_no_other_row_suffers(tmp_path: Path) -> None:
     told = {refused.place: refused for refused in summary.refused}
     assert set(told) == {f"rows.jsonl, line {number}" for number in (1, 2, 3, 4, 6, 7)}
     assert told["rows.jsonl, line 4"].id == "a__b-1"
-    assert "was in rows.jsonl, line 5 already" in told["rows.jsonl, line 6"].reason
+    assert "is in rows.jsonl, line 5 already" in told["rows.jsonl, line 6"].reason
     assert not any("\n" in refused.reason for refused in summary.refused)
 
 
-def test_only_what_is_named(tmp_path: Path) -> None:
+def test_only_imports_the_named_ids(tmp_path: Path) -> None:
     found = [rows.swebench(instance_id=f"a__b-{number}") for number in range(3)]
     found.append(rows.swebench(instance_id="a__b-9", patch=""))
     source = jsonl(tmp_path / "rows.jsonl", *found)
@@ -146,7 +146,7 @@ def test_only_what_is_named(tmp_path: Path) -> None:
     assert summary.missing == ["none"]
 
 
-def test_a_source_without_rows_says_what_to_name(tmp_path: Path) -> None:
+def test_source_without_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("")
     (tmp_path / "x.json").write_text("3")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1" + os.urandom(200) + b"PAR1")
@@ -157,7 +157,7 @@ def test_a_source_without_rows_says_what_to_name(tmp_path: Path) -> None:
         assert "; " in str(caught.value)
 
 
-def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_line_is_a_faulty_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farm.task_import.rows.MAX_ROW_BYTES", 100)
     source = jsonl(tmp_path / "x.jsonl", {"a": "b" * 1000}, {"c": 1})
     assert list(read_rows(source)) == [
@@ -166,7 +166,7 @@ def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path, monkeypatch: pyt
     ]
 
 
-def test_harbor_directories_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_harbor_directories_are_copied(tmp_path: Path) -> None:
     sources = tmp_path / "tasks"
     good = write_task(sources, "good")
     stepwise = write_steps(sources)
@@ -197,20 +197,20 @@ def test_harbor_directories_are_taken_as_they_are(tmp_path: Path) -> None:
         ('[[verifier.collect]]\ncommand = "true"\n[verifier.environment]\n', None),
     ],
 )
-def test_what_harbor_would_grant_is_warned_of_by_its_key(tmp_path: Path, text: str, key: str | None) -> None:
+def test_unsupported_harbor_keys_give_warnings(tmp_path: Path, text: str, key: str | None) -> None:
     source = write_task(tmp_path / "tasks", "one", task_DOT_toml=MANIFEST + text)
     (taken,) = take("harbor", source, tmp_path / "out").taken
-    assert [warning.split(" is not heeded")[0] for warning in taken.unheeded] == ([key] if key else [])
+    assert [warning.split(" is ignored")[0] for warning in taken.unheeded] == ([key] if key else [])
 
 
-def test_of_steps_hooks_that_gather_for_nobody_are_warned_of_by_their_key(tmp_path: Path) -> None:
+def test_collect_hooks_of_steps_give_warnings(tmp_path: Path) -> None:
     hook = '[[steps.verifier.collect]]\ncommand = "true"\n'
     source = write_steps(tmp_path / "tasks", STEPS + hook, without="instruction.md")
     (taken,) = take("harbor", source, tmp_path / "out").taken
-    assert [warning.split(" is not heeded")[0] for warning in taken.unheeded] == ["steps.two.verifier.collect"]
+    assert [warning.split(" is ignored")[0] for warning in taken.unheeded] == ["steps.two.verifier.collect"]
 
 
-def test_plain_harbors_judge_knows_the_expected_ids_of_a_report(tmp_path: Path) -> None:
+def test_judge_script_matches_report_ids(tmp_path: Path) -> None:
     dotted = "mypy/test/testcheck.py::TypeCheckSuite::check-dataclasses.test::testInit"
     row = rows.swegym(PASS_TO_PASS=[*rows.KEEP, dotted])
     (taken,) = take("swegym", jsonl(tmp_path / "rows.jsonl", row), tmp_path / "out").taken
@@ -236,12 +236,12 @@ def test_commands_by_repository_and_version(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(TaskError):
             read_commands(file, None, None)
-    with pytest.raises(TaskError, match="'odd' is no report"):
+    with pytest.raises(TaskError, match="'odd' is not a report format"):
         read_commands(None, "x", "odd")
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
-def test_not_a_number_is_nothing_wherever_it_stands(tmp_path: Path, suffix: str) -> None:
+def test_nan_is_null(tmp_path: Path, suffix: str) -> None:
     absent = float("nan")
     row = rows.swebench(image_name=absent, hints_text=absent, PASS_TO_PASS=absent, version=absent, created_at=absent)
     whole = rows.swebench(instance_id="a__b-2", image_name="org/x:1")
@@ -258,7 +258,7 @@ def test_not_a_number_is_nothing_wherever_it_stands(tmp_path: Path, suffix: str)
     assert summary.taken[0].pass_to_pass == 0
 
 
-def test_not_a_number_within_what_is_written_as_text_is_nothing(tmp_path: Path) -> None:
+def test_nan_in_text_is_null(tmp_path: Path) -> None:
     status = {"run": "NONE", "test": "FAIL", "fix": "PASS"}
     nan = float("nan")
     row = rows.multiswe(
@@ -268,7 +268,7 @@ def test_not_a_number_within_what_is_written_as_text_is_nothing(tmp_path: Path) 
     assert (taken.id, taken.image, taken.fail_to_pass) == ("cli__cli-10388", "mswebench/cli_m_cli:pr-10388", 1)
 
 
-def test_two_directories_of_one_name_are_told_and_the_set_stays_whole(tmp_path: Path) -> None:
+def test_second_directory_of_a_name_is_refused(tmp_path: Path) -> None:
     named = f'[task]\nname = "org/one"\n{MANIFEST}'
     first = write_task(tmp_path / "tasks", "a", task_DOT_toml=named)
     second = write_task(tmp_path / "tasks", "b", task_DOT_toml=named)
@@ -281,14 +281,14 @@ def test_two_directories_of_one_name_are_told_and_the_set_stays_whole(tmp_path: 
         assert [path.name for path in summary.there] == there
         assert [refused.place for refused in summary.refused] == [str(second), str(again)]
         assert f"org/one is the name of {first} already; give each a name" in summary.refused[0].reason
-        assert f"c was in {third} already" in summary.refused[1].reason
+        assert f"c is in {third} already" in summary.refused[1].reason
     ids = [bundle.task.id for bundle in load_taskset(tmp_path / "out", state_dir=tmp_path)]
     assert ids == ["org/one", "c"]
     (taken_alone,) = take("harbor", source, tmp_path / "alone", only=["b"]).taken
     assert taken_alone.id == "b"
 
 
-def test_a_source_that_changed_is_not_taken_as_done(tmp_path: Path) -> None:
+def test_changed_row_is_refused(tmp_path: Path) -> None:
     found = [rows.swebench(instance_id=f"a__b-{number}") for number in range(3)]
     source, out = jsonl(tmp_path / "rows.jsonl", *found), tmp_path / "out"
     take("swebench", source, out, limit=2)
@@ -299,18 +299,18 @@ def test_a_source_that_changed_is_not_taken_as_done(tmp_path: Path) -> None:
         assert not [path for path in summary.there if path.name == "a__b-1"]
         (refused,) = summary.refused
         assert (refused.place, refused.id) == ("rows.jsonl, line 2", "a__b-1")
-        assert "a__b-1 was made of what the source no longer says; remove it" in refused.reason
+        assert "a__b-1 was made of another version of its source; remove it" in refused.reason
     shutil.rmtree(out / "a__b-1")
     assert [task.id for task in take("swebench", source, out).taken] == ["a__b-1"]
     summary = take("swebench", source, out)
     assert (len(summary.there), summary.refused) == (3, [])
 
 
-def test_a_directory_of_harbors_that_changed_is_not_taken_as_done(tmp_path: Path) -> None:
+def test_changed_harbor_directory_is_refused(tmp_path: Path) -> None:
     directory, out = write_task(tmp_path / "tasks", "one"), tmp_path / "out"
     take("harbor", tmp_path / "tasks", out)
     (out / "one" / "instruction.md").write_text("Mine.\n")
     assert [path.name for path in take("harbor", tmp_path / "tasks", out).there] == ["one"]
     (directory / "tests" / "keep.txt").write_text("")
     (refused,) = take("harbor", tmp_path / "tasks", out).refused
-    assert "was made of what the source no longer says" in refused.reason
+    assert "was made of another version of its source" in refused.reason

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from farm.core.change import ChangeKind
 from farm.core.task import ReportFormat
 from farm.grading.decoys.python_source import parse_tests
-from farm.task_validation.cheats import MOST_HOLLOWED, scripted_cheats, stock_cheats, stub_out_functions
+from farm.task_validation.cheats import MAX_STUBBED, scripted_cheats, stock_cheats, stub_out_functions
 from tests.support.farm.episode_values import task
 from tests.support.farm.grading_values import change, delete, make_verifier, write
 
@@ -48,7 +48,7 @@ def stub():
 '''
 
 
-def test_each_changed_function_loses_its_body() -> None:
+def test_changed_functions_are_stubbed() -> None:
     gold = change(write("src/a.py", NEW), write("notes.txt", b"def x():\n    y\n"), delete("gone.py"))
     made = stub_out_functions(gold, {"src/a.py": OLD})
     assert list(made) == ["src/a.py:A.changed", "src/a.py:added"]
@@ -65,20 +65,20 @@ def test_each_changed_function_loses_its_body() -> None:
         assert b"def same(self):\n        return 1" in files["src/a.py"].content
 
 
-def test_no_more_than_a_few_are_made_and_from_all_over() -> None:
+def test_number_of_stubbed_functions_is_limited() -> None:
     many = b"".join(b"def f%d():\n    return %d\n" % (number, number) for number in range(100))
     made = stub_out_functions(change(write("a.py", many)), {})
-    assert 1 < len(made) <= MOST_HOLLOWED
+    assert 1 < len(made) <= MAX_STUBBED
     assert int(list(made)[-1].removeprefix("a.py:f")) > 80
 
 
 @given(st.text(max_size=200))
-def test_what_is_no_python_is_left_alone(text: str) -> None:
+def test_stubbed_text_is_valid_python(text: str) -> None:
     for hollow in stub_out_functions(change(write("a.py", text.encode("utf-8", "surrogatepass"))), {}).values():
         ast.parse(hollow.files[0].content)
 
 
-def test_cheats_bring_nothing_of_the_solution() -> None:
+def test_cheats_have_no_part_of_the_solution() -> None:
     verifier = make_verifier(
         fail_to_pass=("tests/test_a.py::test_new[1]", "tests/test_a.py::TestB::test_c"), pass_to_pass=()
     )
@@ -97,7 +97,7 @@ def test_cheats_bring_nothing_of_the_solution() -> None:
     assert stock_cheats(make_verifier(report=ReportFormat.GO), gold, {}) == {}
 
 
-def test_of_a_bare_reward_each_way_to_come_by_it_is_tried() -> None:
+def test_reward_file_cheats() -> None:
     gold = change(write("src/a.py", NEW), write("notes.txt", b"x"))
     bare = make_verifier(report=ReportFormat.REWARD_FILE, fail_to_pass=(), pass_to_pass=())
     cheats = stock_cheats(bare, gold, {"src/a.py": OLD})
@@ -114,7 +114,7 @@ def test_of_a_bare_reward_each_way_to_come_by_it_is_tried() -> None:
     assert scripted_cheats(task()) == {}
 
 
-def test_functions_are_found_while_other_threads_make_trees() -> None:
+def test_functions_are_found_while_other_threads_parse() -> None:
     # Python 3.11 counts the depth of all threads' trees together, unless whoever makes one waits for the others.
     deep = ("a = " + "[" * 60 + "]" * 60 + "\n") * 100
     stop = threading.Event()

@@ -57,8 +57,12 @@ def scanned(wanted: SolutionFingerprint, root: Path, prune: tuple[str, ...] = ()
             "passages": [base64.b64encode(passage).decode() for passage in wanted.passages],
             "names": wanted.names,
             "modules": [
-                [path, base64.b64encode(solved).decode(), base64.b64encode(present).decode()]
-                for path, solved, present in wanted.modules
+                [
+                    module.path,
+                    base64.b64encode(module.solved).decode(),
+                    base64.b64encode(module.present).decode(),
+                ]
+                for module in wanted.modules
             ],
             "prune": prune,
             "most": 20,
@@ -67,7 +71,7 @@ def scanned(wanted: SolutionFingerprint, root: Path, prune: tuple[str, ...] = ()
     return [(Path(path).relative_to(root).as_posix(), what) for path, what in scan.files(str(root))]
 
 
-def test_what_is_secret() -> None:
+def test_fingerprint_of_a_solution() -> None:
     found = secrets()
     assert any(b"cells[index - 1]" in passage for passage in found.passages)
     assert all(passage not in PRESENT for passage in found.passages)
@@ -90,7 +94,7 @@ def is_whole(number):
 """Three lines of it stand in many a file."""
 
 
-def test_what_any_python_file_holds_is_told_apart_by_more_of_what_stands_around_it(tmp_path: Path) -> None:
+def test_common_lines_get_more_context(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_bytes(b"try:\n        return True\n    except ValueError:\n        return False\n")
     faulty = ORDINARY.replace(b"ValueError", b"TypeError")
     assert sought(ORDINARY, faulty, tmp_path) == []
@@ -98,7 +102,7 @@ def test_what_any_python_file_holds_is_told_apart_by_more_of_what_stands_around_
     assert [path for path, _ in sought(ORDINARY, faulty, tmp_path)] == ["copy.py"]
 
 
-def test_a_solution_that_stands_in_the_standard_library_is_found_there(tmp_path: Path) -> None:
+def test_solution_in_standard_library_is_found(tmp_path: Path) -> None:
     solved = Path(textwrap.__file__).read_bytes()
     faulty = solved.replace(b"if self.fix_sentence_endings:", b"if not self.fix_sentence_endings:")
     assert faulty != solved
@@ -108,13 +112,13 @@ def test_a_solution_that_stands_in_the_standard_library_is_found_there(tmp_path:
     assert sought(solved, faulty, tmp_path) == []
 
 
-def test_names_of_the_standard_library_are_no_secret() -> None:
+def test_standard_library_names_are_left_out() -> None:
     added = b"def add_argument_group(): ...\ndef gather_neighbours_of(): ...\nclass _SubParsersAction: ...\n"
     wanted = solution_fingerprint(Change((FileChange("a.py", ChangeKind.WRITE, added),)), {"a.py": b""})
     assert wanted.names == ("gather_neighbours_of",)
 
 
-def test_a_pristine_tree_holds_nothing(tmp_path: Path) -> None:
+def test_clean_tree_has_no_findings(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_bytes(PRESENT)
     py_compile.compile(str(tmp_path / "a.py"), cfile=str(tmp_path / "a.pyc"))
     (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 and no archive")
@@ -153,7 +157,7 @@ def tarred(content: bytes) -> bytes:
         lambda content: zipped(zipped(content)),
     ],
 )
-def test_text_is_found_in_whatever_it_is_packed(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_passages_are_found_in_archives(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     (tmp_path / "kept").write_bytes(pack(SOLVED))
     found = findings(tmp_path)
     assert {path for path, _ in found} == {"kept"}
@@ -161,7 +165,7 @@ def test_text_is_found_in_whatever_it_is_packed(tmp_path: Path, pack: Callable[[
     assert any("def gather_neighbours" in what for _, what in found)
 
 
-def test_bytecode_is_known_again(tmp_path: Path) -> None:
+def test_bytecode_is_recognised(tmp_path: Path) -> None:
     (tmp_path / "b.py").write_bytes(b"# moved\n\n\n" + SOLVED)
     py_compile.compile(str(tmp_path / "b.py"), cfile=str(tmp_path / "kept.pyc"))
     (tmp_path / "b.py").unlink()
@@ -205,7 +209,7 @@ def in_bytecode(root: Path, solved: bytes, faulty: bytes, path: str = "src/walks
     "place",
     ["/workspace/src/walks/steps.py", "/usr/lib/python3/dist-packages/walks/steps.py", "walks/steps.py", "./steps.py"],
 )
-def test_short_functions_are_known_again_in_bytecode_of_their_module(
+def test_short_functions_are_recognised_in_their_module(
     tmp_path: Path, place: str, pack: Callable[[bytes], bytes]
 ) -> None:
     (tmp_path / "kept").write_bytes(pack(compiled(tmp_path, SHORT, place)))
@@ -215,7 +219,7 @@ def test_short_functions_are_known_again_in_bytecode_of_their_module(
     }
 
 
-def test_constants_of_a_module_are_known_again_in_its_bytecode(tmp_path: Path) -> None:
+def test_module_constants_are_recognised_in_bytecode(tmp_path: Path) -> None:
     (tmp_path / "kept").write_bytes(compiled(tmp_path, SHORT, "/workspace/src/walks/steps.py"))
     found = in_bytecode(tmp_path, SHORT, SHORT.replace(b"STEP = 2", b"STEP = 3"))
     assert found == [("kept", "bytecode of <module> as it is when solved")]
@@ -233,12 +237,12 @@ def test_constants_of_a_module_are_known_again_in_its_bytecode(tmp_path: Path) -
     ],
     ids=["as it is", "as it is, installed", "another package", "another module", "no package", "another version"],
 )
-def test_short_functions_are_no_finding_elsewhere(tmp_path: Path, source: bytes, place: str) -> None:
+def test_short_functions_elsewhere_are_ignored(tmp_path: Path, source: bytes, place: str) -> None:
     (tmp_path / "kept").write_bytes(compiled(tmp_path, source, place))
     assert in_bytecode(tmp_path, SHORT, SHORT_FAULTY) == []
 
 
-def test_a_module_without_a_package_is_not_one_of_that_name_in_a_package(tmp_path: Path) -> None:
+def test_module_in_a_package_is_another(tmp_path: Path) -> None:
     for package in ("alone", "package"):
         (tmp_path / package).mkdir()
         (tmp_path / f"{package}.pyc").write_bytes(compiled(tmp_path, SHORT, str(tmp_path / package / "steps.py")))
@@ -255,19 +259,19 @@ VIM_SWAP = (
 """Of Vim 9.0, in which SOLVED was being edited: it holds the lines from the last to the first."""
 
 
-def test_a_swap_file_of_vims_is_read(tmp_path: Path) -> None:
+def test_vim_swap_file_is_read(tmp_path: Path) -> None:
     (tmp_path / ".a.py.swp").write_bytes(zlib.decompress(base64.b85decode(VIM_SWAP)))
     assert {path for path, _ in sought(SOLVED, PRESENT, tmp_path)} == {".a.py.swp"}
 
 
 @pytest.mark.parametrize("turn", [1, -1], ids=["the solution", "the fault"])
-def test_a_patch_is_read_both_ways(tmp_path: Path, turn: int) -> None:
+def test_both_sides_of_a_patch_are_read(tmp_path: Path, turn: int) -> None:
     before, after = [text.decode().splitlines(keepends=True) for text in (PRESENT, SOLVED)][::turn]
     (tmp_path / "a.py.rej").write_text("".join(difflib.unified_diff(before, after, "a.py", "a.py")))
     assert {path for path, _ in sought(SOLVED, PRESENT, tmp_path)} == {"a.py.rej"}
 
 
-def test_a_git_pack_is_read(tmp_path: Path) -> None:
+def test_git_pack_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_bytes(SOLVED)
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@localhost"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"], ["gc", "-q"]):
@@ -276,7 +280,7 @@ def test_a_git_pack_is_read(tmp_path: Path) -> None:
     assert {path.rpartition(".")[2] for path, _ in findings(tmp_path)} == {"pack"}
 
 
-def test_pruned_directories_and_links_are_not_looked_into(tmp_path: Path) -> None:
+def test_pruned_directories_and_links_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "away").mkdir()
     (tmp_path / "away" / "a.py").write_bytes(SOLVED)
     (tmp_path / "link").symlink_to(tmp_path / "away" / "a.py")

@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 
 from farm.core.task import ReportFormat
-from farm.grading.decoys.canary_file import NONE
+from farm.grading.decoys.canary_file import NO_DECOYS
 from farm.grading.decoys.verifier_plan import VerifierPlan, build_verifier_plan
 from farm.grading.reports.parsers import read_report
 from farm.grading.stress import Stress, spent_s
 from farm.task_validation.cheats import with_content
-from farm.task_validation.fixes import revise
-from farm.task_validation.flakiness import MOST_NAMED, agree, sort_out
-from farm.task_validation.mutants import MOST_MUTANTS, mutants
+from farm.task_validation.fixes import apply_fixes
+from farm.task_validation.flakiness import MAX_NAMED, check_expected_tests, have_same_outcome
+from farm.task_validation.mutants import MAX_MUTANTS, make_mutants
 from farm.task_validation.result import (
     Condition,
     GradingSample,
     Reason,
     ValidationResult,
     fitting_timeout,
-    least_timeout,
+    min_timeout,
     summarize,
 )
 from farm.task_validation.validate_set import validated_tasks
@@ -54,11 +54,11 @@ def failing(how: Condition, *missing: str) -> GradingSample:
 
 def sorted_out(nop: Sequence[GradingSample], gold: Sequence[GradingSample]) -> ValidationResult:
     finding = ValidationResult("t", "0" * 64, "image:1")
-    sort_out(make_verifier(), nop, gold, finding)
+    check_expected_tests(make_verifier(), nop, gold, finding)
     return finding
 
 
-def test_a_sound_task_has_no_problem() -> None:
+def test_fit_task_has_no_problem() -> None:
     finding = sorted_out(
         [NOP], [GOLD, GradingSample(Condition.ORDER, 1.0, 1.0), GradingSample(Condition.LOAD, 1.0, 1.0)]
     )
@@ -82,7 +82,7 @@ def test_a_sound_task_has_no_problem() -> None:
         ([failing(Condition.PLAIN, KEEP)], [failing(Condition.PLAIN, KEEP)] * 3, [Reason.NOTHING, Reason.GOLD], []),
     ],
 )
-def test_ids_are_sorted_out(
+def test_expected_tests_are_checked(
     nop: Sequence[GradingSample], gold: Sequence[GradingSample], reasons: Sequence[Reason], prune: Sequence[str]
 ) -> None:
     finding = sorted_out(nop, gold)
@@ -91,34 +91,34 @@ def test_ids_are_sorted_out(
     assert finding.fit is (not reasons)
 
 
-def test_how_a_test_fails_is_told_and_no_page_is_filled_with_names() -> None:
+def test_number_of_named_tests_is_limited() -> None:
     finding = sorted_out([NOP], [GOLD, failing(Condition.LOAD, KEEP), failing(Condition.ORDER, KEEP)])
     assert finding.problems == [
         f"{KEEP} of pass_to_pass is flaky: it fails in 2 of 3 runs, under load and in random order; "
-        "validate with --write to take it out"
+        "validate with --write to remove it"
     ]
     many = tuple(f"tests/test_a.py::test_{number}" for number in range(50))
     finding = ValidationResult("t", "0" * 64, "image:1")
-    sort_out(make_verifier(pass_to_pass=many), [NOP], [failing(Condition.PLAIN, *many)] * 3, finding)
-    assert len(finding.problems) == MOST_NAMED + 1
+    check_expected_tests(make_verifier(pass_to_pass=many), [NOP], [failing(Condition.PLAIN, *many)] * 3, finding)
+    assert len(finding.problems) == MAX_NAMED + 1
     assert finding.problems[-1] == "30 further tests are wrong in the same way"
 
 
-def test_judgements_that_come_to_the_same_agree() -> None:
-    assert agree(
+def test_equal_gradings_have_same_outcome() -> None:
+    assert have_same_outcome(
         [GOLD, GradingSample(Condition.LOAD, 1.0, 9.0), GradingSample(Condition.LOAD, 0.0, 90.0, timed_out=True)]
     )
-    assert not agree([failing(Condition.PLAIN, KEEP), failing(Condition.PLAIN, MEND)])
-    assert not agree([GOLD, failing(Condition.ORDER, KEEP)])
+    assert not have_same_outcome([failing(Condition.PLAIN, KEEP), failing(Condition.PLAIN, MEND)])
+    assert not have_same_outcome([GOLD, failing(Condition.ORDER, KEEP)])
 
 
 @pytest.mark.parametrize(("slowest", "fits", "least"), [(0.5, 30, 30), (6.1, 40, 30), (40, 200, 80)])
-def test_the_time_out_follows_from_the_slowest(slowest: float, fits: float, least: float) -> None:
+def test_timeout_follows_from_slowest_grading(slowest: float, fits: float, least: float) -> None:
     assert fitting_timeout(slowest) == fits
-    assert least_timeout(slowest) == pytest.approx(least)
+    assert min_timeout(slowest) == pytest.approx(least)
 
 
-def test_a_set_is_summed_up() -> None:
+def test_summary_of_a_set() -> None:
     unfit = ValidationResult("a", "1", "i", flaky=[KEEP], took_s=2.0)
     unfit.refuse(Reason.FLAKY_KEPT, "one")
     unfit.refuse(Reason.FLAKY_KEPT, "other")
@@ -143,25 +143,25 @@ def same(a):
 """
 
 
-def test_mutants_are_faults_in_what_the_gold_change_brings() -> None:
+def test_mutants_change_added_lines() -> None:
     gold = change(write("shop.py", NEW), write("notes.txt", b"1 + 1"))
-    made = mutants(gold, {"shop.py": OLD})
-    assert made == mutants(gold, {"shop.py": OLD})
-    assert len(made) == MOST_MUTANTS
+    made = make_mutants(gold, {"shop.py": OLD})
+    assert made == make_mutants(gold, {"shop.py": OLD})
+    assert len(made) == MAX_MUTANTS
     contents = set()
     for wrong in made.values():
         files = {file.path: file.content for file in wrong.files}
         assert files["notes.txt"] == b"1 + 1"
         assert files["shop.py"].endswith(b"def same(a):\n    return a + 1\n")
         contents.add(files["shop.py"])
-    assert len(contents) == MOST_MUTANTS
+    assert len(contents) == MAX_MUTANTS
     assert not contents & {OLD, NEW}
-    assert mutants(change(write("notes.txt", b"1 + 1")), {}) == {}
+    assert make_mutants(change(write("notes.txt", b"1 + 1")), {}) == {}
     # What is there already is no solution at all.
     restored = change(write("a.py", b"def f(a):\n    return a + 1\n"))
     assert (
         with_content(restored, "a.py", b"def f(a):\n    return a - 1\n")
-        not in mutants(restored, {"a.py": b"def f(a):\n    return a - 1\n"}).values()
+        not in make_mutants(restored, {"a.py": b"def f(a):\n    return a - 1\n"}).values()
     )
 
 
@@ -180,48 +180,48 @@ timeout_sec = 5 # seconds
 """
 
 
-def test_what_is_revised_keeps_all_else_as_it_was_written(tmp_path: Path) -> None:
+def test_fixes_keep_the_rest_of_the_manifest(tmp_path: Path) -> None:
     manifest = tmp_path / "task.toml"
     manifest.write_text(MANIFEST)
-    revise(tmp_path, prune=["a.py::two", "a.py::four"], timeout_s=None)
+    apply_fixes(tmp_path, remove=["a.py::two", "a.py::four"], timeout_s=None)
     assert manifest.read_text() == MANIFEST.replace('    "a.py::two",\n', "")
-    revise(tmp_path, prune=[], timeout_s=40.0)
+    apply_fixes(tmp_path, remove=[], timeout_s=40.0)
     assert manifest.read_text() == MANIFEST.replace('    "a.py::two",\n', "").replace("= 5 #", "= 40.0 #")
     assert [path.name for path in tmp_path.iterdir()] == ["task.toml"]
 
 
-def test_ids_in_a_file_are_taken_out_of_that(tmp_path: Path) -> None:
+def test_ids_in_a_file_are_removed(tmp_path: Path) -> None:
     manifest, ids = tmp_path / "task.toml", tmp_path / "tests" / "ids.txt"
     ids.parent.mkdir()
     ids.write_text("a.py::one\r\na.py::two\r\n\r\na.py::two[x]\n")
     manifest.write_text('[metadata.farm]\npass_to_pass = "tests/ids.txt"\n')
-    revise(tmp_path, prune=["a.py::two"], timeout_s=90.0)
+    apply_fixes(tmp_path, remove=["a.py::two"], timeout_s=90.0)
     assert ids.read_bytes() == b"a.py::one\r\n\r\na.py::two[x]\n"
     assert manifest.read_text() == (
         '[metadata.farm]\npass_to_pass = "tests/ids.txt"\n\n[verifier]\ntimeout_sec = 90.0\n'
     )
     manifest.write_text("[metadata.farm]\n")
     with pytest.raises(TaskError, match="change it by hand"):
-        revise(tmp_path, prune=["a.py::two"], timeout_s=None)
+        apply_fixes(tmp_path, remove=["a.py::two"], timeout_s=None)
 
 
 def test_lenient_tests_are_added_to_never_false(tmp_path: Path) -> None:
     manifest = tmp_path / "task.toml"
     manifest.write_text('[metadata.farm]\nfail_to_pass = ["a.py::one"]\n\n[verifier]\ntimeout_sec = 9.0\n')
-    revise(tmp_path, prune=[], never_false=["a.py::one"], timeout_s=None)
-    revise(tmp_path, prune=[], never_false=["a.py::two"], timeout_s=None)
+    apply_fixes(tmp_path, remove=[], never_false=["a.py::one"], timeout_s=None)
+    apply_fixes(tmp_path, remove=[], never_false=["a.py::two"], timeout_s=None)
     farm = tomllib.loads(manifest.read_text())["metadata"]["farm"]
     assert farm == {"fail_to_pass": ["a.py::one"], "never_false": ["a.py::one", "a.py::two"]}
     manifest.write_text('[metadata.farm]\nnever_false = "known.txt"\n')
     (tmp_path / "known.txt").write_text("a.py::one\n")
-    revise(tmp_path, prune=[], never_false=["a.py::two"], timeout_s=None)
+    apply_fixes(tmp_path, remove=[], never_false=["a.py::two"], timeout_s=None)
     assert (tmp_path / "known.txt").read_text() == "a.py::one\na.py::two\n"
 
 
 FIT = ValidatedTask(digest="d1", image="i:1", image_digest="sha256:1", fit=True, timeout_s=30.0, weak=0.25)
 
 
-def test_what_was_validated_is_refused_once_it_is_another(tmp_path: Path) -> None:
+def test_changed_tasks_are_refused(tmp_path: Path) -> None:
     refuse_unvalidated(tmp_path, {"a": "d1"})  # no report: nothing to go by
     unfit = FIT.model_copy(update={"digest": "d2", "fit": False, "reasons": ("gold", "cheat")})
     path = write_validated(tmp_path, {"b": unfit, "a": FIT})
@@ -232,27 +232,28 @@ def test_what_was_validated_is_refused_once_it_is_another(tmp_path: Path) -> Non
     refuse_unvalidated(tmp_path, {"a": "d1"})
     for digests, what in (
         ({"a": "d9"}, "^a: was changed since .*validated.json was written; .*--write.*--unvalidated"),
-        ({"a": "d1", "b": "d2"}, r"^b: was found unfit \(gold, cheat\)"),
+        ({"a": "d1", "b": "d2"}, r"^b: was validated as unfit \(gold, cheat\)"),
         ({"c": "d1"}, "^c: is not in "),
     ):
         with pytest.raises(TaskError, match=what):
             refuse_unvalidated(tmp_path, digests)
     path.write_text('{"format": 2}')
-    with pytest.raises(TaskError, match="is no report of validation"):
+    with pytest.raises(TaskError, match="is not a report of validation"):
         refuse_unvalidated(tmp_path, {"a": "d1"})
 
 
-def test_all_tasks_that_are_not_as_validated_are_told_at_once(tmp_path: Path) -> None:
+def test_error_lists_all_unvalidated_tasks(tmp_path: Path) -> None:
     unfit = FIT.model_copy(update={"digest": "d2", "fit": False, "reasons": ("gold",)})
     write_validated(tmp_path, {"a": FIT, "b": unfit})
     told = (
-        r"^a: was changed since .*; b was found unfit \(gold\); c is not in .*validated.json; look again .*--only-fit"
+        r"^a: was changed since .*; b was validated as unfit \(gold\); "
+        r"c is not in .*validated.json; validate again .*--only-fit"
     )
     with pytest.raises(TaskError, match=told):
         refuse_unvalidated(tmp_path, {"a": "d9", "b": "d2", "c": "d3"})
 
 
-def test_the_fit_tasks_of_a_set_are_loaded_and_the_others_told(tmp_path: Path) -> None:
+def test_only_fit_tasks_are_loaded(tmp_path: Path) -> None:
     tasks = tmp_path / "set"
     for name in ("fit", "changed", "unfit", "new", "broken"):
         write_task(tasks, name)
@@ -269,20 +270,20 @@ def test_the_fit_tasks_of_a_set_are_loaded_and_the_others_told(tmp_path: Path) -
     whys = dict(fit.left_out)
     assert set(whys) == {"changed", "unfit", "new", "broken"}
     assert "was changed since" in whys["changed"]
-    assert whys["unfit"] == "was found unfit (gold)"
+    assert whys["unfit"] == "was validated as unfit (gold)"
     assert "is not in" in whys["new"]
     assert whys["broken"].startswith("cannot be used: ")
     assert "broken/task.toml: not TOML" in whys["broken"]
     with pytest.raises(
-        TaskError, match=r"is not there, and only what it calls fit was asked for; make it: `farm tasks"
+        TaskError, match=r"is missing, and only tasks that it calls fit were requested; make it: `farm tasks"
     ):
         FitTasks(tmp_path / "set" / "..")
 
 
-def test_a_task_that_was_not_judged_keeps_what_was_known_of_it(tmp_path: Path) -> None:
+def test_unjudged_task_keeps_its_entry(tmp_path: Path) -> None:
     write_validated(tmp_path, {"a": FIT, "b": FIT})
-    away = ValidationResult("a", "d1", "i:1").unjudged(Reason.MACHINE, "its image cannot be had just now")
-    other = ValidationResult("b", "d2", "i:1").unjudged(Reason.MACHINE, "its image cannot be had just now")
+    away = ValidationResult("a", "d1", "i:1").mark_unjudged(Reason.MACHINE, "its image is not available now")
+    other = ValidationResult("b", "d2", "i:1").mark_unjudged(Reason.MACHINE, "its image is not available now")
     judged = ValidationResult("c", "d3", "i:1")
     report = validated_tasks([away, other, judged], read_validated(tmp_path))
     assert set(report) == {"a", "c"}
@@ -290,7 +291,7 @@ def test_a_task_that_was_not_judged_keeps_what_was_known_of_it(tmp_path: Path) -
     assert not away.fit
 
 
-def test_one_task_of_a_set_is_held_to_the_sets_report_unless_it_has_its_own(tmp_path: Path) -> None:
+def test_single_task_uses_report_of_its_set(tmp_path: Path) -> None:
     alone = tmp_path / "a"
     alone.mkdir()
     write_validated(tmp_path, {"a": FIT})
@@ -304,7 +305,7 @@ def test_one_task_of_a_set_is_held_to_the_sets_report_unless_it_has_its_own(tmp_
     refuse_unvalidated(alone, {"a": "d9"})
 
 
-def test_the_report_of_a_file_of_rows_lies_beside_it(tmp_path: Path) -> None:
+def test_report_of_a_list_is_beside_it(tmp_path: Path) -> None:
     rows = tmp_path / "some.jsonl"
     rows.touch()
     assert validated_path(rows) == tmp_path / "some.validated.json"
@@ -335,23 +336,23 @@ def order_of(kind: ReportFormat, seed: int | None, directory: Path) -> tuple[str
     (directory / "test_a.py").write_text(SUITE)
     (directory / "test_b.py").write_text(LAST)
     report = directory / "out" / "report"
-    exam = VerifierPlan(kind, {}, ("test_a.py", "test_b.py"), NONE, str(report), seed)
+    exam = VerifierPlan(kind, {}, ("test_a.py", "test_b.py"), NO_DECOYS, str(report), seed)
     for path, program in exam.programs.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(program)
     template = "{python} {runner} {report} {files}" if kind is ReportFormat.UNITTEST else _PYTEST
     command = exam.command(template.replace("{python}", sys.executable))
     env = {**os.environ, "PYTHONPATH": "/nowhere", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
-    env |= exam.ordering.env if exam.ordering else {}
+    env |= exam.run_order.env if exam.run_order else {}
     done = subprocess.run(["bash", "-c", command], cwd=directory, env=env, capture_output=True, text=True)
-    outcomes = read_report(report.read_bytes(), kind, exam.holders, str(directory))
+    outcomes = read_report(report.read_bytes(), kind, exam.test_containers, str(directory))
     told = re.search(r"ValueError: ((?:first|second) .*)", done.stdout + done.stderr)
     assert told, done
-    return told[1], bool(exam.ordering and Path(exam.ordering.mark).exists()), len(outcomes)
+    return told[1], bool(exam.run_order and Path(exam.run_order.mark).exists()), len(outcomes)
 
 
 @pytest.mark.parametrize("kind", [ReportFormat.PYTEST, ReportFormat.UNITTEST])
-def test_tests_run_in_a_random_order_that_is_the_same_for_a_seed(kind: ReportFormat, tmp_path: Path) -> None:
+def test_random_order_depends_on_the_seed(kind: ReportFormat, tmp_path: Path) -> None:
     usual, ordered, count = order_of(kind, None, tmp_path)
     assert (ordered, count) == (False, 8)
     assert usual.startswith("first a / first b")
@@ -365,28 +366,28 @@ def test_tests_run_in_a_random_order_that_is_the_same_for_a_seed(kind: ReportFor
         assert "second it" in (order.split(" / ")[0], order.split(" / ")[-1])
 
 
-def test_files_change_places_and_our_last_one_stays_last() -> None:
+def test_last_decoy_file_stays_last() -> None:
     tests = {f"test_{letter}.py": BundleFile(b"def test_x():\n    assert 1 == 1\n") for letter in "abcdefgh"}
     verifier = make_verifier(fail_to_pass=tuple(f"{path}::test_x" for path in tests), pass_to_pass=())
 
     def files(seed: int | None) -> list[str]:
         exam = build_verifier_plan(verifier, tests, (), random.Random(1), seed=seed)
         assert exam.seed == seed
-        return [path for path in exam.holders if path in tests]
+        return [path for path in exam.test_containers if path in tests]
 
     assert files(None) == sorted(tests)
     assert files(1) == files(1) != files(2)
     assert sorted(files(1)) == sorted(tests)
 
 
-def test_busy_neighbours_end_nothing_and_are_waited_for_by_nobody() -> None:
+def test_cpu_hogs_do_not_delay_the_end() -> None:
     command = Stress(cpu_hogs=2).around("wait; echo done; kill -9 0")
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, start_new_session=True, timeout=60)
     assert done.stdout == "done\n"
     assert Stress().around("x") == "x"
 
 
-def test_what_processes_spent_is_read_whatever_they_are_called() -> None:
+def test_processor_time_is_read_for_any_name() -> None:
     one = b"7 (a) b) 1 2) S 1 7 7 0 -1 4194304 1 2 0 0 150 50 20 5 20 0 1 0\n"
     assert spent_s(one + b"8 (sh) R 1 8 8 0 -1 4 1 2 0 0 75 0 0 0 20 0\n") == 3.0
     assert spent_s(b"") == 0.0

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.tasks import TaskError
-from farm.tasks.schema.compose import Composed, parse_compose
+from farm.tasks.schema.compose import ComposeSettings, parse_compose
 from tests.unit.tasks.test_loader import complaint, load, write_task
 
 FILE = Path("task/environment/docker-compose.yaml")
@@ -31,13 +31,13 @@ services:
 """
 
 
-def test_what_harbor_itself_writes_is_taken() -> None:
-    assert parse_compose(FILE, HARBORS.encode()) == Composed(env={"MODE": "fast"})
+def test_compose_files_of_harbor_are_accepted() -> None:
+    assert parse_compose(FILE, HARBORS.encode()) == ComposeSettings(env={"MODE": "fast"})
 
 
-def test_an_image_a_directory_and_variables() -> None:
+def test_image_workdir_and_variables_are_read() -> None:
     text = b"services:\n  main:\n    image: org/x:1\n    working_dir: /srv\n    environment: {A: 1, B: '', C: a$$b}\n"
-    assert parse_compose(FILE, text) == Composed("org/x:1", "/srv", {"A": "1", "B": "", "C": "a$b"})
+    assert parse_compose(FILE, text) == ComposeSettings("org/x:1", "/srv", {"A": "1", "B": "", "C": "a$b"})
 
 
 def _bomb(level: str, key: str) -> str:
@@ -68,11 +68,11 @@ def _bomb(level: str, key: str) -> str:
         ("services: {main: {build: ../x}}", "services.main.build: only environment/Dockerfile"),
         ("services: {main: {build: {context: ., args: {A: b}}}}", "services.main.build: only"),
         ("services: {main: {image: [x]}}", "services.main.image"),
-        ("services: {main: {image: Org/X}}", "services.main.image: 'Org/X' is no name of an image"),
+        ("services: {main: {image: Org/X}}", "services.main.image: 'Org/X' is not an image name"),
         ("services: {main: {working_dir: x}}", "services.main.working_dir"),
         (
             "services: {main: {environment: {A: 'x${HOME}'}}}",
-            "services.main.environment: '${HOME}' asks for a variable",
+            "services.main.environment: '${HOME}' is a variable of the host",
         ),
         ("services: {main: {environment: {A: 'x${TEST_DIR}'}}}", "services.main.environment.A: not a plain variable"),
         ("services: {main: {environment: {A: [x]}}}", "services.main.environment.A: not a plain variable"),
@@ -81,7 +81,7 @@ def _bomb(level: str, key: str) -> str:
         ("services: {main: {environment: 3}}", "services.main.environment: not a list"),
     ],
 )
-def test_what_no_sandbox_can_be_is_refused_by_its_key(text: str, said: str) -> None:
+def test_unsupported_keys_are_refused(text: str, said: str) -> None:
     with pytest.raises(TaskError) as caught:
         parse_compose(FILE, text.encode())
     assert said in str(caught.value)
@@ -107,24 +107,24 @@ def test_what_no_sandbox_can_be_is_refused_by_its_key(text: str, said: str) -> N
         'environment: {A: "%s"}',
     ],
 )
-def test_a_variable_of_the_hosts_is_refused_wherever_it_is_asked_for(key: str, asked: str) -> None:
+def test_host_variables_are_refused(key: str, asked: str) -> None:
     with pytest.raises(TaskError) as caught:
         parse_compose(FILE, f"services: {{main: {{{key % asked}}}}}".encode())
     assert f"services.main.{key.partition(':')[0]}: " in str(caught.value)
-    assert "asks for a variable of the host's, which no sandbox sees; write its value" in str(caught.value)
+    assert "is a variable of the host, which no sandbox has; write its value" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_values_within_each_other_are_refused_however_deep() -> None:
+def test_deep_nesting_is_refused() -> None:
     levels = [f"x-a{depth + 1}: &a{depth + 1} {'[' * 90}*a{depth}{']' * 90}" for depth in range(15)]
     text = "\n".join(["x-a0: &a0 x", *levels, "services: {main: {command: *a15}}"])
     with pytest.raises(TaskError, match="not YAML"):
         parse_compose(FILE, text.encode())
 
 
-def test_a_file_within_the_limit_of_depth_is_read() -> None:
+def test_nesting_within_the_limit_is_read() -> None:
     text = "x-deep: " + "[" * 99 + "]" * 99 + "\nservices: {main: {}}"
-    assert parse_compose(FILE, text.encode()) == Composed()
+    assert parse_compose(FILE, text.encode()) == ComposeSettings()
 
 
 @settings(max_examples=200, deadline=None)
@@ -134,14 +134,14 @@ def test_a_file_within_the_limit_of_depth_is_read() -> None:
     .map("".join)
     .map(str.encode)
 )
-def test_any_bytes_are_taken_or_refused(content: bytes) -> None:
+def test_arbitrary_bytes_raise_only_task_error(content: bytes) -> None:
     try:
-        assert isinstance(parse_compose(FILE, content), Composed)
+        assert isinstance(parse_compose(FILE, content), ComposeSettings)
     except TaskError as error:
         assert "\n" not in str(error)  # noqa: PT017 - one of two right outcomes
 
 
-def test_a_task_with_a_compose_file(tmp_path: Path) -> None:
+def test_task_with_compose_file_is_loaded(tmp_path: Path) -> None:
     path = write_task(tmp_path)
     (path / "environment" / "docker-compose.yaml").write_text(HARBORS)
     toml = '[environment]\nworkdir = "/srv"\n[environment.env]\nMODE = "slow"\n'
@@ -152,7 +152,7 @@ def test_a_task_with_a_compose_file(tmp_path: Path) -> None:
     assert "environment/docker-compose.yaml: services.db" in complaint(path)
 
 
-def test_a_compose_file_of_another_name_is_material_of_the_task(tmp_path: Path) -> None:
+def test_compose_yml_is_an_ordinary_file(tmp_path: Path) -> None:
     path = write_task(tmp_path)
     content = "services: {web: {privileged: true}, db: {}}\n"
     (path / "environment" / "docker-compose.yml").write_text(content)

@@ -31,13 +31,13 @@ async def ask(check: Healthcheck | None, holds_after: int) -> int:
 CHECK = Healthcheck("ready", interval_s=0.001, timeout_s=5, start_period_s=0, retries=3)
 
 
-async def test_it_is_asked_until_it_holds() -> None:
+async def test_healthcheck_repeats_until_it_passes() -> None:
     assert await ask(None, 0) == 0
     assert await ask(CHECK, 0) == 1
     assert await ask(CHECK, 2) == 3
     assert await ask(replace(CHECK, start_period_s=60), 20) == 21
 
 
-async def test_one_that_never_holds_is_the_tasks_fault() -> None:
+async def test_failing_healthcheck_raises_task_error() -> None:
     with pytest.raises(TaskError, match=r"demo: environment\.healthcheck: .* ended with 3 .*\(starting\)"):
         await ask(CHECK, 3)

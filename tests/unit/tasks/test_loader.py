@@ -70,7 +70,7 @@ def complaint(path: Path) -> str:
     return str(caught.value)
 
 
-def test_a_pytest_task(tmp_path: Path) -> None:
+def test_pytest_task_is_loaded(tmp_path: Path) -> None:
     bundle = load(write_task(tmp_path))
     task = bundle.task
     assert task.id == "one"
@@ -83,7 +83,7 @@ def test_a_pytest_task(tmp_path: Path) -> None:
     assert task_ref(bundle).digest == task.digest
 
 
-def test_a_plain_harbor_task(tmp_path: Path) -> None:
+def test_plain_harbor_task_is_loaded(tmp_path: Path) -> None:
     path = write_task(
         tmp_path,
         task_DOT_toml='[task]\nname = "org/thing"\n',
@@ -100,7 +100,7 @@ def test_a_plain_harbor_task(tmp_path: Path) -> None:
     assert set(bundle.solution) == {"solve.sh"}
 
 
-def test_a_task_with_a_ready_image_has_no_environment(tmp_path: Path) -> None:
+def test_task_with_docker_image_has_no_environment(tmp_path: Path) -> None:
     path = write_task(tmp_path, task_DOT_toml=MANIFEST + '[environment]\ndocker_image = "some/image:3"\n')
     bundle = load(path)
     assert bundle.task.image == "some/image:3"
@@ -123,7 +123,7 @@ DIGEST = f"sha256:{'0a' * 32}"
         f"a/b:1@{DIGEST}",
     ],
 )
-def test_an_image_goes_by_any_name_that_docker_takes(tmp_path: Path, name: str) -> None:
+def test_docker_image_names_are_accepted(tmp_path: Path, name: str) -> None:
     path = write_task(tmp_path, task_DOT_toml=MANIFEST + f'[environment]\ndocker_image = "{name}"\n')
     assert load(path).task.image == name
 
@@ -153,13 +153,13 @@ def test_an_image_goes_by_any_name_that_docker_takes(tmp_path: Path, name: str) 
         f"a:{'b' * 129}",
     ],
 )
-def test_an_image_that_docker_would_not_know_is_refused_where_it_is_named(tmp_path: Path, name: str) -> None:
+def test_invalid_image_names_are_refused(tmp_path: Path, name: str) -> None:
     path = write_task(tmp_path, task_DOT_toml=MANIFEST + f'[environment]\ndocker_image = "{name}"\n')
-    with pytest.raises(TaskError, match=r"task.toml: environment.docker_image: .* is no name of an image"):
+    with pytest.raises(TaskError, match=r"task.toml: environment.docker_image: .* is not an image name"):
         load(path)
 
 
-def test_sets_are_sorted_and_a_list_keeps_its_order(tmp_path: Path) -> None:
+def test_directories_are_sorted_and_lists_keep_order(tmp_path: Path) -> None:
     for name in ("b", "a", "c"):
         write_task(tmp_path, name)
     (tmp_path / "notes.txt").write_text("not a task")
@@ -176,7 +176,7 @@ def test_sets_are_sorted_and_a_list_keeps_its_order(tmp_path: Path) -> None:
         ({"task_DOT_toml": "[metadata.farm]\nreport = 'pytest'"}, "no test is expected"),
         ({"instruction_DOT_md": " \n"}, "instruction.md: empty"),
         ({"tests__keep_DOT_txt": "tests/test_a.py::test_b\n"}, "is in pass_to_pass too"),
-        ({"tests__keep_DOT_txt": "tests/test_z.py::test_b\n"}, "the tests hold no tests/test_z.py"),
+        ({"tests__keep_DOT_txt": "tests/test_z.py::test_b\n"}, "the tests have no file tests/test_z.py"),
         ({"tests__keep_DOT_txt": "../../etc/x.py::t\n"}, "etc/x.py"),
         ({"task_DOT_toml": "[metadata.farm]\nreport = 'exit-code'"}, "test_command: missing"),
         ({"task_DOT_toml": MANIFEST + 'report = "exit-code"\ntest_command = "make"'}, "names no test"),
@@ -186,11 +186,11 @@ def test_sets_are_sorted_and_a_list_keeps_its_order(tmp_path: Path) -> None:
         ({"task_DOT_toml": MANIFEST + 'tools = ["bahs"]'}, "bash"),
         ({"task_DOT_toml": MANIFEST + 'tools = "codx"'}, "did you mean codex?"),
         ({"task_DOT_toml": MANIFEST + "tools = 7"}, "metadata.farm.tools"),
-        ({"task_DOT_toml": MANIFEST + '[task]\nname = "../../etc"'}, "no task name"),
-        ({"task_DOT_toml": MANIFEST.replace("tests/keep.txt", "tests/gone.txt")}, "tests/gone.txt is not there"),
+        ({"task_DOT_toml": MANIFEST + '[task]\nname = "../../etc"'}, "not a task name"),
+        ({"task_DOT_toml": MANIFEST.replace("tests/keep.txt", "tests/gone.txt")}, "tests/gone.txt is missing"),
     ],
 )
-def test_faults_of_a_directory(tmp_path: Path, files: dict[str, str], says: str) -> None:
+def test_faults_of_a_directory_are_named(tmp_path: Path, files: dict[str, str], says: str) -> None:
     assert says in complaint(write_task(tmp_path, **files))
 
 
@@ -198,11 +198,11 @@ def test_faults_of_a_directory(tmp_path: Path, files: dict[str, str], says: str)
     ("names", "said"),
     [
         ([b"d" * 200] * 30, "cannot be read (File name too long)"),
-        ([b"d"] * 1500, "lies more than 100 directories deep"),
-        ([b"caf\xe9"], "is no name in UTF-8"),
+        ([b"d"] * 1500, "is more than 100 directories deep"),
+        ([b"caf\xe9"], "is not a name in UTF-8"),
     ],
 )
-def test_a_name_that_no_task_can_carry_is_refused(tmp_path: Path, names: list[bytes], said: str) -> None:
+def test_invalid_file_names_are_refused(tmp_path: Path, names: list[bytes], said: str) -> None:
     path = write_task(tmp_path)
     here = os.open(path / "environment", os.O_RDONLY)
     for name in names:
@@ -218,7 +218,7 @@ def test_a_name_that_no_task_can_carry_is_refused(tmp_path: Path, names: list[by
         subprocess.run(["rm", "-rf", path], check=True)  # which shutil, before Python 3.12, cannot: it is too deep
 
 
-def test_every_task_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+def test_error_lists_every_unusable_task(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write_task(tmp_path, name)
     (tmp_path / "a" / "task.toml").write_text("[")
@@ -232,7 +232,7 @@ def test_every_task_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     assert "c/environment/Dockerfile: missing; add it" in told
 
 
-def test_every_row_that_names_no_task_is_told(tmp_path: Path) -> None:
+def test_error_lists_every_invalid_row(tmp_path: Path) -> None:
     write_task(tmp_path, "a")
     rows = tmp_path / "set.jsonl"
     rows.write_text('{"path": "x"}\n{"path": "a"}\n{\n{"path": "a"}\n')
@@ -243,7 +243,7 @@ def test_every_row_that_names_no_task_is_told(tmp_path: Path) -> None:
         task_directories(rows)
 
 
-def test_a_list_of_tasks_shows_those_that_can_be_read_and_tells_each_fault(tmp_path: Path) -> None:
+def test_command_lists_readable_tasks_and_all_faults(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write_task(tmp_path / "set", name)
     (tmp_path / "set" / "a" / "task.toml").write_text("[")
@@ -257,13 +257,13 @@ def test_a_list_of_tasks_shows_those_that_can_be_read_and_tells_each_fault(tmp_p
     assert "2 of 3 tasks cannot be used" in done.stderr
 
 
-def test_a_symlink_is_refused(tmp_path: Path) -> None:
+def test_symlink_is_refused(tmp_path: Path) -> None:
     path = write_task(tmp_path)
     (path / "environment" / "shadow").symlink_to("/etc/shadow")
-    assert "environment/shadow: a symlink" in complaint(path)
+    assert "environment/shadow: is a symlink" in complaint(path)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     path = write_task(tmp_path)
     (path / "environment" / "Dockerfile").unlink()
     assert "environment/Dockerfile: missing; add it" in complaint(path)
@@ -278,19 +278,19 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ('{"path": "/etc"}', "leaves the directory"),
         ('{"path": 3}', "not a row"),
         ('{"path": "nowhere"}', "holds no task.toml"),
-        (r'{"path": "a\u0000b"}', "line 1: 'a\\x00b' can be no path"),
-        (r'{"path": "\ud800"}', "can be no path"),
-        ('{"path": "' + "x" * 5000 + '"}', "can be no path"),
+        (r'{"path": "a\u0000b"}', "line 1: 'a\\x00b' is not a path"),
+        (r'{"path": "\ud800"}', "is not a path"),
+        ('{"path": "' + "x" * 5000 + '"}', "is not a path"),
         ("", "holds no task"),
     ],
 )
-def test_faults_of_a_list(tmp_path: Path, row: str, says: str) -> None:
+def test_faults_of_a_list_are_named(tmp_path: Path, row: str, says: str) -> None:
     rows = tmp_path / "set.jsonl"
     rows.write_text(row)
     assert says in complaint(rows)
 
 
-def test_faults_of_a_set(tmp_path: Path) -> None:
+def test_faults_of_a_set_are_named(tmp_path: Path) -> None:
     assert "no such file" in complaint(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     assert "holds no task" in complaint(tmp_path / "empty")
@@ -299,7 +299,7 @@ def test_faults_of_a_set(tmp_path: Path) -> None:
     assert "two tasks are named same" in complaint(tmp_path / "set")
 
 
-def test_the_digest_is_of_what_defines_the_task(tmp_path: Path) -> None:
+def test_digest_covers_the_files_of_the_task(tmp_path: Path) -> None:
     one = load(write_task(tmp_path / "x")).task
     same = write_task(tmp_path / "y")
     (same / "README.md").write_text("for people")
@@ -315,19 +315,19 @@ FILES = st.dictionaries(st.text(max_size=8), st.builds(BundleFile, st.binary(max
 
 
 @given(FILES, FILES)
-def test_digests_tell_sets_of_files_apart(one: dict[str, BundleFile], other: dict[str, BundleFile]) -> None:
+def test_different_files_have_different_digests(one: dict[str, BundleFile], other: dict[str, BundleFile]) -> None:
     assert (digest_of(one) == digest_of(other)) == (one == other)
     assert digest_of(dict(reversed(one.items()))) == digest_of(one)
 
 
-def test_a_bundle_survives_packing(tmp_path: Path) -> None:
+def test_packed_bundle_unpacks_the_same(tmp_path: Path) -> None:
     bundle = load(write_task(tmp_path))
     assert unpack(pack(bundle)) == bundle
     assert pack(unpack(pack(bundle))) == pack(bundle)
 
 
 @given(st.integers(min_value=0), st.integers(0, 255))
-def test_a_damaged_bundle_is_refused_or_the_same(tmp_path_factory: pytest.TempPathFactory, at: int, to: int) -> None:
+def test_damaged_bundle_is_refused(tmp_path_factory: pytest.TempPathFactory, at: int, to: int) -> None:
     bundle = load(write_task(tmp_path_factory.mktemp("task")))
     data = bytearray(pack(bundle))
     data[at % len(data)] = to
@@ -339,7 +339,7 @@ def test_a_damaged_bundle_is_refused_or_the_same(tmp_path_factory: pytest.TempPa
         assert pack(found)
 
 
-def test_a_bundle_with_something_more_is_refused(tmp_path: Path) -> None:
+def test_bundle_with_further_data_is_refused(tmp_path: Path) -> None:
     packing: Any = msgpack  # it has no types
     document = packing.unpackb(zstandard.decompress(pack(load(write_task(tmp_path)))))
     document["bundle"]["task"]["surprise"] = json.dumps({})
@@ -348,7 +348,7 @@ def test_a_bundle_with_something_more_is_refused(tmp_path: Path) -> None:
         unpack(data)
 
 
-def test_what_harbor_says_of_variables_health_and_users(tmp_path: Path) -> None:
+def test_variables_healthcheck_and_users_are_read(tmp_path: Path) -> None:
     toml = """
     [environment]
     env = {B = "2", A = "1"}
@@ -392,9 +392,7 @@ def test_what_harbor_says_of_variables_health_and_users(tmp_path: Path) -> None:
         ("FROM x\n", "[agent]\nuser = 'bob'\n[verifier]\nenvironment_mode = 'separate'", "bob", ""),
     ],
 )
-def test_policy_and_tests_may_be_other_users_than_the_images(
-    tmp_path: Path, dockerfile: str, keys: str, policy: str, tests: str
-) -> None:
+def test_users_of_policy_and_tests(tmp_path: Path, dockerfile: str, keys: str, policy: str, tests: str) -> None:
     path = write_task(tmp_path, task_DOT_toml=keys, tests__test_DOT_sh="true\n", environment__Dockerfile=dockerfile)
     task = load(path).task
     assert (task.user, task.verifier.user) == (policy, tests)
@@ -412,17 +410,17 @@ def test_policy_and_tests_may_be_other_users_than_the_images(
         "[verifier]\nuser = 'bob'\nenvironment_mode = 'separate'",
     ],
 )
-def test_tests_that_cannot_run_as_another_are_told(tmp_path: Path, keys: str) -> None:
+def test_ungradable_users_are_refused(tmp_path: Path, keys: str) -> None:
     assert "verifier.user" in complaint(write_task(tmp_path, task_DOT_toml=keys, tests__test_DOT_sh="true\n"))
 
 
 @pytest.mark.parametrize("user", ['"a b"', '"a\\nRUN x"', '"$HOME"', '""', "true", "-1"])
-def test_a_users_name_is_one_word(tmp_path: Path, user: str) -> None:
+def test_user_names_are_checked(tmp_path: Path, user: str) -> None:
     path = write_task(tmp_path, task_DOT_toml=f"[agent]\nuser = {user}\n", tests__test_DOT_sh="true\n")
     assert "agent.user" in complaint(path)
 
 
-def test_a_test_patch_is_read_when_the_task_is(tmp_path: Path) -> None:
+def test_test_patch_is_checked_on_reading(tmp_path: Path) -> None:
     toml = MANIFEST + 'test_patch = "tests/test.patch"\n'
     patch = "--- /dev/null\n+++ b/tests/test_new.py\n@@ -0,0 +1 @@\n+def test(): ...\n"
     path = write_task(tmp_path, task_DOT_toml=toml, tests__test_DOT_patch=patch)
@@ -433,7 +431,7 @@ def test_a_test_patch_is_read_when_the_task_is(tmp_path: Path) -> None:
         (path / "tests" / "test.patch").write_text(spoilt)
         assert said in complaint(path)
     (path / "tests" / "test.patch").unlink()
-    assert "tests/test.patch is not there" in complaint(path)
+    assert "tests/test.patch is missing" in complaint(path)
 
 
 STEPS = """
@@ -478,7 +476,7 @@ def write_steps(home: Path, toml: str = STEPS, without: str = "") -> Path:
     return path
 
 
-def test_steps_say_what_differs_from_the_task(tmp_path: Path) -> None:
+def test_steps_override_the_task(tmp_path: Path) -> None:
     bundle = load(write_steps(tmp_path))
     one, two = bundle.task.steps
     assert (one.name, one.instruction, one.agent_timeout_s, one.min_reward) == ("one", "First.\n", 5.0, 0.5)
@@ -505,7 +503,7 @@ def test_steps_say_what_differs_from_the_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ("[[steps]]\nname = 'one'", "steps.2.name: there are two of one"),
+        ("[[steps]]\nname = 'one'", "steps.2.name: two steps are named one"),
         ("[[steps]]\nname = 'three'", "three/instruction.md: missing"),
         ("[[steps]]\nname = 'three'\nmin_reward = {speed = 1.0}", "steps.2.min_reward"),
         ("[[steps]]\nname = 'three'\n[steps.agent]\nuser = 'bob'", "steps.2.agent.user: differs from the task's"),
@@ -520,10 +518,10 @@ def test_steps_say_what_differs_from_the_task(tmp_path: Path) -> None:
         ("[metadata.farm.retrieval]\nexpected = [{path = 'a', lines = [[1, 2]]}]", "metadata.farm.retrieval"),
     ],
 )
-def test_steps_that_no_sandbox_could_have_are_told(tmp_path: Path, more: str, says: str) -> None:
+def test_unsupported_steps_are_refused(tmp_path: Path, more: str, says: str) -> None:
     assert says in complaint(write_steps(tmp_path, f"{STEPS}\n{more}\n"))
 
 
 @pytest.mark.parametrize("without", ["steps/one/instruction.md", "tests/test.sh"])
-def test_a_step_lacks_nothing(tmp_path: Path, without: str) -> None:
+def test_incomplete_steps_are_refused(tmp_path: Path, without: str) -> None:
     assert "missing" in complaint(write_steps(tmp_path, without=without))

@@ -33,18 +33,18 @@ def complaint(text: str) -> str:
         ("a = " + "9" * 5000, "not TOML: Exceeds the limit (4300 digits)"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_one_line(text: str, said: str) -> None:
+def test_unreadable_manifest_gives_a_one_line_error(text: str, said: str) -> None:
     assert said in complaint(text)
 
 
-def test_harbor_defaults() -> None:
+def test_defaults_are_harbors() -> None:
     manifest = parse("")
     assert manifest.verifier.timeout_sec == 600
     assert manifest.environment.memory_mb == 2048
     assert manifest.metadata.farm.grading is GradingMode.PATCH
 
 
-def test_harbor_keys_that_we_do_not_know_are_passed_over() -> None:
+def test_unknown_harbor_keys_are_ignored() -> None:
     manifest = parse(
         """
         schema_version = "1.1"
@@ -85,7 +85,7 @@ ENVIRONMENT = "[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['b.or
         ("[environment]\nallowed_hosts = ['a.org']", ()),
     ],
 )
-def test_the_network_is_the_farms_key_or_else_harbors_list_for_the_agent(text: str, network: tuple[str, ...]) -> None:
+def test_network_of_the_policy(text: str, network: tuple[str, ...]) -> None:
     assert parse(text).network == network
 
 
@@ -99,7 +99,7 @@ def test_the_network_is_the_farms_key_or_else_harbors_list_for_the_agent(text: s
         ('memory = "512MiB"', 512),
     ],
 )
-def test_sizes(text: str, mib: int) -> None:
+def test_sizes_are_read_in_mib(text: str, mib: int) -> None:
     assert parse(f"[environment]\n{text}").environment.memory_mb == mib
 
 
@@ -107,7 +107,7 @@ def test_sizes(text: str, mib: int) -> None:
     ("text", "key", "says"),
     [
         ("version = ", "", "not TOML"),
-        ('version = "2.0"', "schema_version", "schema 2.0 is not known"),
+        ('version = "2.0"', "schema_version", "schema 2.0 is not supported"),
         ("[metadata.farm]\nfail_to_pas = []", "metadata.farm.fail_to_pas", "'fail_to_pass'"),
         ("[metadata.farm]\nworkspcae = '/x'", "metadata.farm.workspcae", "'workspace'"),
         ("[metadata.farm]\nworkspace = '../../etc'", "metadata.farm.workspace", "not a plain absolute path"),
@@ -135,17 +135,17 @@ def test_sizes(text: str, mib: int) -> None:
         ("[verifier]\ntimeout_sec = nan", "verifier.timeout_sec", "finite number"),
         ("[environment]\nmemory = '2 apples'", "environment.memory", "2 apples"),
         ("[environment]\ngpus = 1", "environment.gpus", "no GPU"),
-        ("[environment.env]\nA = '${A}'", "environment.env", "no sandbox sees"),
+        ("[environment.env]\nA = '${A}'", "environment.env", "which no sandbox has"),
         ("[environment.env]\nANTHROPIC_API_KEY = '${ANTHROPIC_API_KEY}'", "environment.env", "env: ANTHROPIC_API_KEY"),
-        ("[verifier.env]\n'A B' = 'b'", "verifier.env", "'A B' is no variable"),
+        ("[verifier.env]\n'A B' = 'b'", "verifier.env", "'A B' is not the name of a variable"),
         ("[environment]\nos = 'Windows'", "environment.os", "there are no windows sandboxes"),
         ("[[environment.mcp_servers]]\nname = 'x'", "environment.mcp_servers", "needs no server"),
-        ("[environment]\nskills_dir = '/skills'", "environment.skills_dir", "told of no skills"),
+        ("[environment]\nskills_dir = '/skills'", "environment.skills_dir", "passes no skills"),
         ("[environment.healthcheck]\ninterval_sec = 1", "environment.healthcheck.command", "missing"),
         ("[verifier]\nenvironment_mode = 'shared'\n[verifier.environment]", "verifier.environment_mode", "the other"),
         ("[verifier.environment]\ngpus = 1", "verifier.environment.gpus", "no GPU"),
         ("[verifier.environment]\nnetwork_mode = 'public'", "verifier.network_mode", "never have a network"),
-        ("[[verifier.collect]]\ncommand = 'x'\nservice = 'db'", "artifacts", "no service but main"),
+        ("[[verifier.collect]]\ncommand = 'x'\nservice = 'db'", "artifacts", "main is the only service"),
         ("artifacts = ['x']", "artifacts.0.source", "not a plain absolute path"),
         ("artifacts = 3", "artifacts", "tuple"),
         ("[metadata.farm]\nreport = 'odd'", "metadata.farm.report", "'pytest'"),

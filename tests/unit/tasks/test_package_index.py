@@ -27,9 +27,7 @@ from farm.tasks.sdist.package_index import PYPI, IndexSettings, read_index_setti
         ("wheel.index-url='https://not-read/'\nglobal.timeout='3'", IndexSettings((PYPI,))),
     ],
 )
-def test_settings_are_those_that_pip_would_use(
-    listing: str, settings: IndexSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_settings_match_pip(listing: str, settings: IndexSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
     assert read_index_settings(listing) == settings

@@ -51,9 +51,7 @@ LINES = st.lists(st.sampled_from([b"one\n", b"two\n", b"--- three\n", b"+++ four
 
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_what_git_writes_is_applied_as_git_means_it(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_git_patches_apply_as_in_git(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     names = ["a.py", "b c/d é.txt", 'q"uote', "deep/er/e"]
     trees = [
         {name: b"".join(data.draw(LINES)) for name in data.draw(st.lists(st.sampled_from(names), unique=True))}
@@ -64,28 +62,28 @@ def test_what_git_writes_is_applied_as_git_means_it(
     assert applied(parse_patch(patch), trees[0]) == trees[1]
 
 
-def test_a_binary_file_comes_whole_where_the_patch_brings_it(tmp_path: Path) -> None:
+def test_binary_literal_replaces_whole_file(tmp_path: Path) -> None:
     old, new = {"x": b"\0\1\2"}, {"x": b"\0\1\2" * 500 + b"end", "y": bytes(range(256))}
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     whole = parse_patch(written_by_git(tmp_path / "one", {}, new, "--binary"))
     assert applied(whole, {}) == new
     for patch in parse_patch(written_by_git(tmp_path / "two", old, new)):
-        with pytest.raises(UnifiedDiffError, match="does not bring the binary content"):
+        with pytest.raises(UnifiedDiffError, match="lacks the binary content"):
             apply_patch(patch, b"")
 
 
-def test_lines_that_have_moved_are_found(tmp_path: Path) -> None:
+def test_moved_lines_are_found(tmp_path: Path) -> None:
     old = [b"line %d\n" % number for number in range(40)]
     new = [*old[:20], b"new\n", *old[21:]]
     (patch,) = parse_patch(written_by_git(tmp_path, {"f": b"".join(old)}, {"f": b"".join(new)}))
     moved = [b"above\n"] * 7
     assert apply_patch(patch, b"".join(moved + old)) == b"".join(moved + new)
-    with pytest.raises(UnifiedDiffError, match=r"f: the lines from 18 on are not there"):
+    with pytest.raises(UnifiedDiffError, match=r"f: the lines from 18 on do not match the file"):
         apply_patch(patch, b"".join(old[:20]))
 
 
-def test_a_plain_diff_without_git_words() -> None:
+def test_plain_diff_applies() -> None:
     text = b"--- a/x.py\t2020-01-01\n+++ b/x.py\t2020-01-02\n@@ -1 +1,2 @@\n-a\n+b\n+--- c\n--- /dev/null\n+++ b/y\n"
     patches = parse_patch(text + b"@@ -0,0 +1 @@\n+y\n\\ No newline at end of file\n")
     assert applied(patches, {"x.py": b"a\n"}) == {"x.py": b"b\n--- c\n", "y": b"y"}
@@ -100,12 +98,12 @@ def test_a_plain_diff_without_git_words() -> None:
         ("x/.git/hooks/post-commit", "not a path inside"),
         (".GIT/config", "not a path inside"),
         ('"x\\000y"', "not a path inside"),
-        ('"\\377"', "no name in UTF-8"),
+        ('"\\377"', "not a name in UTF-8"),
         ("x" * 300, "too long"),
         ("x/" * 3000 + "y", "too long"),
     ],
 )
-def test_no_path_leads_out(name: str, said: str) -> None:
+def test_paths_outside_the_directory_are_refused(name: str, said: str) -> None:
     prefixed = name if name.startswith('"') else f"b/{name}"
     with pytest.raises(UnifiedDiffError, match=said):
         parse_patch(f"--- /dev/null\n+++ {prefixed}\n@@ -0,0 +1 @@\n+x\n".encode())
@@ -138,7 +136,7 @@ def tree_of(home: Path, mode: str, content: str) -> str:
         ((SUBMODULE, "1" * 40), (NO, ""), "a submodule"),
     ],
 )
-def test_links_and_submodules_are_refused_however_git_tells_of_them(
+def test_symlinks_and_submodules_are_refused(
     old: tuple[str, str], new: tuple[str, str], what: str, tmp_path: Path
 ) -> None:
     patch = git(tmp_path, "diff", tree_of(tmp_path, *old), tree_of(tmp_path, *new))
@@ -146,7 +144,7 @@ def test_links_and_submodules_are_refused_however_git_tells_of_them(
         parse_patch(patch)
 
 
-def test_a_file_is_renamed_and_a_copy_made(tmp_path: Path) -> None:
+def test_renames_and_copies_apply(tmp_path: Path) -> None:
     old = {"a": b"1\n2\n3\n4\n", "c": b"5\n6\n7\n8\n"}
     new = {"b/a": b"1\n2\n3\n", "c": b"5\n6\n7\n8\n9\n", "d": b"5\n6\n7\n8\n"}
     patches = parse_patch(written_by_git(tmp_path, old, new, "-M", "-C"))
@@ -159,34 +157,34 @@ def test_a_file_is_renamed_and_a_copy_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "lines", "said"),
     [
-        ("a", "b", "--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\n", "a is to become b, and the lines are of a and a"),
-        ("a", "b", "--- /dev/null\n+++ b/b\n@@ -0,0 +1 @@\n+y\n", "the lines are of None and b"),
+        ("a", "b", "--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\n", "a is renamed to b, but the hunks are of a and a"),
+        ("a", "b", "--- /dev/null\n+++ b/b\n@@ -0,0 +1 @@\n+y\n", "the hunks are of None and b"),
         ("../a", "b", "--- a/a\n+++ b/b\n@@ -1 +1 @@\n-x\n+y\n", "not a path inside"),
         ("a", "/etc/b", "", "not a path inside"),
         ("a", "", "", "not a path inside"),
     ],
 )
-def test_a_rename_that_says_two_things_is_refused(how: str, source: str, target: str, lines: str, said: str) -> None:
+def test_contradictory_rename_is_refused(how: str, source: str, target: str, lines: str, said: str) -> None:
     with pytest.raises(UnifiedDiffError, match=said):
         parse_patch(f"diff --git a/a b/b\n{how} from {source}\n{how} to {target}\n{lines}".encode())
 
 
-def test_a_file_is_made_once() -> None:
+def test_file_written_twice_is_refused() -> None:
     section = b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
-    with pytest.raises(UnifiedDiffError, match="x is made twice over"):
+    with pytest.raises(UnifiedDiffError, match="x is written twice"):
         parse_patch(section + section)
 
 
-def test_a_hunk_that_breaks_off_is_refused() -> None:
-    with pytest.raises(UnifiedDiffError, match="breaks off"):
+def test_incomplete_hunk_is_refused() -> None:
+    with pytest.raises(UnifiedDiffError, match="is incomplete"):
         parse_patch(b"--- a/x\n+++ b/x\n@@ -1,3 +1,3 @@\n a\n")
 
 
-def test_a_hunk_of_one_line_repeated_is_given_up_in_time() -> None:
+def test_search_for_repeated_lines_is_bounded() -> None:
     body = b"a\n" * 60_000
     hunk = b" a\n" * 20_000 + b"-b\n"
     (patch,) = parse_patch(b"--- a/x\n+++ b/x\n@@ -1,20001 +1,20000 @@\n" + hunk)
-    with pytest.raises(UnifiedDiffError, match="are not there"):
+    with pytest.raises(UnifiedDiffError, match="do not match the file"):
         apply_patch(patch, body)
 
 
@@ -220,7 +218,7 @@ def test_a_hunk_of_one_line_repeated_is_given_up_in_time() -> None:
     ),
     st.binary(max_size=60),
 )
-def test_whatever_it_is_nothing_but_a_patch_error_comes_of_it(lines: list[bytes], old: bytes) -> None:
+def test_arbitrary_bytes_raise_only_unified_diff_error(lines: list[bytes], old: bytes) -> None:
     with suppress(UnifiedDiffError):
         for patch in parse_patch(b"\n".join(lines)):
             for name in (patch.old, patch.new):

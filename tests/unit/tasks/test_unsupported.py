@@ -14,7 +14,7 @@ def told(path: Path) -> list[str]:
     load(path)
     warnings = unsupported_features(path)
     assert not any("\n" in warning for warning in warnings)
-    return [warning.split(" is not heeded: ")[0] for warning in warnings]
+    return [warning.split(" is ignored: ")[0] for warning in warnings]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def told(path: Path) -> list[str]:
         ('"odd\\nkey" = 1\n', ["odd\\nkey"]),
     ],
 )
-def test_of_a_pytest_task(tmp_path: Path, toml: str, places: list[str]) -> None:
+def test_pytest_task_lists_unsupported_keys(tmp_path: Path, toml: str, places: list[str]) -> None:
     top = toml if toml.startswith('"') else ""
     assert told(write_task(tmp_path, task_DOT_toml=top + MANIFEST + toml.removeprefix(top))) == places
 
@@ -61,12 +61,12 @@ def test_of_a_pytest_task(tmp_path: Path, toml: str, places: list[str]) -> None:
         ('version = "1.0"\nsource = "somewhere"\n', []),
     ],
 )
-def test_of_a_task_with_a_reward_file(tmp_path: Path, toml: str, places: list[str]) -> None:
+def test_reward_file_task_lists_unsupported_keys(tmp_path: Path, toml: str, places: list[str]) -> None:
     script = "echo 1 > /logs/verifier/reward.txt\n"
     assert told(write_task(tmp_path, task_DOT_toml=toml, tests__test_DOT_sh=script)) == places
 
 
-def test_of_steps(tmp_path: Path) -> None:
+def test_task_of_steps_lists_unsupported_keys(tmp_path: Path) -> None:
     path = write_steps(tmp_path, without="instruction.md")
     assert told(path) == []
     (path / "task.toml").write_text(
@@ -90,5 +90,5 @@ def test_of_steps(tmp_path: Path) -> None:
     ]
 
 
-def test_steps_that_the_manifest_does_not_name(tmp_path: Path) -> None:
+def test_undeclared_steps_are_listed(tmp_path: Path) -> None:
     assert told(write_task(tmp_path, steps__lay__instruction_DOT_md="Lay it.\n")) == ["steps/"]

@@ -1,1 +1,1 @@
-"""Docker's images as layers that an overlay is mounted on, shared or private."""
+"""Docker's images as overlay layers, shared among sandboxes or private."""

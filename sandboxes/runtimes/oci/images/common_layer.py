@@ -1,14 +1,14 @@
-"""Make the layer of files that every sandbox has, topmost below what a sandbox writes.
+"""Make the layer that every sandbox has on top of its image's layers.
 
 .farm/bin, lib    the toolbox
 .farm/hosts       bound at /etc/hosts
 .farm/dev         device files, bound at /dev
-.farm/sys         what programs read in /sys, as files (``sandboxes.runtimes.oci.images.system_files``), bound at /sys
-.farm/settings    the same of /proc/sys/fs
+.farm/sys         copies of /sys (``sandboxes.runtimes.oci.images.system_files``), bound at /sys
+.farm/settings    copies of /proc/sys/fs
 .farm/hidden      an empty file and an empty directory, bound over paths of /proc
 
-An overlay has inodes of its own for the files of its layers. So sandboxes that use one layer share the pages of its
-files, but no file lock, no lease and no watch on them, by which one sandbox could signal to another.
+An overlay has its own inodes for the files of its layers. So sandboxes on one layer share its page cache, but no file
+locks, leases and watches, through which one sandbox could signal to another.
 """
 
 import hashlib
@@ -33,29 +33,29 @@ LINKS = {
     "ptmx": "pts/ptmx",
 }
 MOUNT_POINTS = {"pts": 0o755, "shm": 0o1777, "mqueue": 0o1777}
-"""With their modes, which runc gives to what it mounts there."""
+"""Mount points and their modes; runc uses the mode for its mounts."""
 OPAQUE = "trusted.overlay.opaque"
 
 
 def ensure_layer(home: Path, toolbox: Path) -> Path:
-    """Return the layer with ``toolbox`` below ``home``, and make it unless an earlier process of the owner did.
+    """Return the common layer with ``toolbox`` in ``home``. Make it if no earlier process of the owner has.
 
-    Sandboxes that outlived that process still use its layer, so a layer is never changed. Blocks for some 10 ms.
-    Raises RuntimeUnavailable.
+    A layer is never changed, because sandboxes of an earlier process may use it. Blocks for about 10 ms. Raises
+    RuntimeUnavailable.
     """
     layer = home / f"layer-{_digest(toolbox)}"
     if layer.is_dir():
         return layer
     try:
-        with scratch(home) as place:
-            made = place / "layer"
-            _make(made / LAYER_ROOT, toolbox)
-            made.chmod(0o755)
-            made.rename(layer)
+        with scratch(home) as directory:
+            new = directory / "layer"
+            _make(new / LAYER_ROOT, toolbox)
+            new.chmod(0o755)
+            new.rename(layer)
     except OSError as error:
         raise RuntimeUnavailable(
-            f"the layer of the toolbox cannot be made below {home}: {error.strerror}; "
-            "the oci runtime needs device files and trusted extended attributes there"
+            f"the common layer cannot be made in {home}: {error.strerror}; "
+            "use a state_dir whose file system allows device files and trusted extended attributes"
         ) from None
     return layer
 
@@ -63,8 +63,8 @@ def ensure_layer(home: Path, toolbox: Path) -> Path:
 def _digest(toolbox: Path) -> str:
     digest = hashlib.sha256(repr((toolbox, HOSTS, DEVICES, LINKS, COPIED, MASKED)).encode())
     for path in sorted(toolbox.rglob("*")):
-        found = path.lstat()
-        digest.update(f"{path.name}\0{found.st_ino}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+        status = path.lstat()
+        digest.update(f"{path.name}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()[:16]
 
 
@@ -76,30 +76,30 @@ def _make(root: Path, toolbox: Path) -> None:
     copy_settings(root / "settings")
     (root / HIDDEN_DIRECTORY).mkdir(parents=True)
     (root / HIDDEN_FILE).touch()
-    for path in (root, *root.rglob("*")):  # readable inside, also with a closed umask here
+    for path in (root, *root.rglob("*")):  # readable for all users inside, with any umask here
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
         elif path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1:
             path.chmod(path.stat().st_mode | 0o444)
     for name, mode in MOUNT_POINTS.items():
         (root / "dev" / name).chmod(mode)
-    os.setxattr(root, OPAQUE, b"y")  # nothing of an image shows through
+    os.setxattr(root, OPAQUE, b"y")  # hides the image's directory of the same name
 
 
 def _link(source: str, target: str) -> None:
-    """Make a further name of the same file, so that all layers share its pages; else copy it."""
+    """Hard-link a file, so that all layers share its page cache; else copy it."""
     try:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
 
 
-def _make_devices(place: Path) -> None:
-    place.mkdir()
+def _make_devices(directory: Path) -> None:
+    directory.mkdir()
     for name, number in DEVICES.items():
-        os.mknod(place / name, stat.S_IFCHR | 0o666, os.makedev(*number))
-        (place / name).chmod(0o666)
+        os.mknod(directory / name, stat.S_IFCHR | 0o666, os.makedev(*number))
+        (directory / name).chmod(0o666)
     for name, target in LINKS.items():
-        (place / name).symlink_to(target)
+        (directory / name).symlink_to(target)
     for name in MOUNT_POINTS:
-        (place / name).mkdir()
+        (directory / name).mkdir()

@@ -1,4 +1,4 @@
-"""Who an image's work belongs to: ``USER`` of its configuration, looked up in its own /etc/passwd and /etc/group."""
+"""Find the user of an image: ``USER`` of its configuration, looked up in its own /etc/passwd and /etc/group."""
 
 import os
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from sandboxes.runtimes.oci.uid_ranges import IDS
 
 FILE_BYTES = 1024 * 1024
 DIGITS = 10
-"""Of the longest id that the kernel has."""
+"""Length of the largest id of the kernel."""
 QUOTED = 80
 
 
 @dataclass(frozen=True, slots=True)
 class ImageUser:
-    """``groups``: all of them, as Docker gives them."""
+    """The user and groups of a sandbox's processes. ``groups``: all of them, as Docker sets them."""
 
     uid: int = 0
     gid: int = 0
@@ -25,15 +25,15 @@ class ImageUser:
 
 
 def find_user(wanted: str, layers: Sequence[Path]) -> ImageUser:
-    """``wanted`` as a Dockerfile has it: a user, or a user, a colon and a group, each a name or a number.
+    """Return the user of an image. ``wanted``: as in a Dockerfile, ``user`` or ``user:group``, names or numbers.
 
-    Raises SpecError for one that the image does not know, or that no sandbox can have.
+    Raises SpecError if the image does not have it, or no sandbox can.
     """
     name, _, group = wanted.partition(":")
     name = name or "0"
     row = next((row for row in _rows(layers, "passwd", 7) if row[0] == name or row[2] == name), None)
     if row is None and not _is_id(name):
-        raise SpecError(f"the image's user {name[:QUOTED]!r} is not in its /etc/passwd")
+        raise SpecError(f"the image's user {name[:QUOTED]!r} is not in its /etc/passwd; change USER")
     own, uid, gid, home = ("", int(name), 0, "/") if row is None else (row[0], int(row[2]), int(row[3]), row[5] or "/")
     groups = list(_rows(layers, "group", 4))
     if group:
@@ -46,23 +46,25 @@ def find_user(wanted: str, layers: Sequence[Path]) -> ImageUser:
 def _checked(user: ImageUser) -> ImageUser:
     if not all(number < IDS for number in (user.uid, user.gid, *user.groups)):
         raise SpecError(
-            f"the image's user {user.uid}:{user.gid}, or a group of it, is not below {IDS}: "
-            "give it another, or run it with runtime = docker"
+            f"the image's user {user.uid}:{user.gid} or one of its groups is not below {IDS}; "
+            "change USER, or use runtime = docker"
         )
     if not user.home.isprintable():
-        raise SpecError(f"the home of the image's user, {user.home[:QUOTED]!r}, has control characters")
+        raise SpecError(
+            f"the home {user.home[:QUOTED]!r} of the image's user has control characters; change its /etc/passwd"
+        )
     return user
 
 
 def _group_id(name: str, groups: Sequence[Sequence[str]]) -> int:
-    found = next((row for row in groups if name in (row[0], row[2])), None)
-    if found is None and not _is_id(name):
-        raise SpecError(f"the image's group {name[:QUOTED]!r} is not in its /etc/group")
-    return int(name if found is None else found[2])
+    entry = next((row for row in groups if name in (row[0], row[2])), None)
+    if entry is None and not _is_id(name):
+        raise SpecError(f"the image's group {name[:QUOTED]!r} is not in its /etc/group; change USER")
+    return int(name if entry is None else entry[2])
 
 
 def _is_id(text: str) -> bool:
-    """More than the kernel's pass; ``int`` takes them."""
+    """Return True for a decimal id, also one above the kernel's maximum."""
     return text.isascii() and text.isdigit() and len(text) <= DIGITS
 
 
@@ -72,7 +74,7 @@ def _rows(layers: Sequence[Path], file: str, fields: int) -> list[list[str]]:
 
 
 def _read(layers: Sequence[Path], file: str) -> str:
-    """``/etc/file`` of the topmost layer that says something of it; the image is hostile, so no link is followed."""
+    """Return ``/etc/file`` of the topmost layer that has it. The image is untrusted, so no symlink is followed."""
     for layer in layers:
         try:
             etc = os.open(layer / "etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -82,7 +84,7 @@ def _read(layers: Sequence[Path], file: str) -> str:
             fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=etc)
         except FileNotFoundError:
             continue
-        except OSError:  # a whiteout or a link
+        except OSError:  # a whiteout or a symlink
             return ""
         finally:
             os.close(etc)

@@ -1,4 +1,4 @@
-"""The layers of images as directories: Docker's own, in place, or a copy made once."""
+"""Provide the layers of images as directories: Docker's own, or a copy that is made once."""
 
 import asyncio
 import contextlib
@@ -14,25 +14,25 @@ from sandboxes.ownership.owner import Owner
 UNPACKED = "unpacked"
 
 
-async def directories(engine: Engine, image: Image, container: str, owner: Owner) -> list[Path]:
-    """Topmost first. Where Docker's own are no directories of this machine, ``container``, of that image, is exported.
+async def image_layers(engine: Engine, image: Image, container: str, owner: Owner) -> list[Path]:
+    """Return the layers, topmost first. If Docker's are not visible here, export ``container``, which has the image.
 
     Raises ImageError.
     """
-    if image.layers and all(await asyncio.to_thread(_all_there, image.layers)):
+    if image.layers and all(await asyncio.to_thread(_are_directories, image.layers)):
         return list(image.layers)
     copies = owner.state_dir / UNPACKED
     unpacked = copies / image.id.removeprefix("sha256:")
     if not unpacked.is_dir():
         copies.mkdir(exist_ok=True)
-        copies.chmod(0o700)  # an image may bring programs that make root of whoever starts them
-        # Among the owner's own, with which it goes when the owner dies.
+        copies.chmod(0o700)  # an image may contain setuid programs
+        # The temporary directory is in the owner's, so that the reaper removes it if the owner dies.
         await _unpack(engine, container, owner.sandbox_dir(f"unpack.{unpacked.name}"), unpacked)
     return [unpacked]
 
 
 async def sweep_copies(engine: Engine, state_dir: Path, used: Container[str]) -> None:
-    """Remove the copies of images that the daemon has no more, but for those that are ``used``, by their ids."""
+    """Remove copies of images that the daemon no longer has. ``used``: image ids to keep."""
     for copy in await asyncio.to_thread(lambda: list((state_dir / UNPACKED).glob("[0-9a-f]*"))):
         if f"sha256:{copy.name}" in used:
             continue
@@ -43,17 +43,17 @@ async def sweep_copies(engine: Engine, state_dir: Path, used: Container[str]) ->
 
 
 async def _remove(tree: Path) -> None:
-    with contextlib.suppress(OSError):  # the next sweep, or whoever buries the owner, tries again
+    with contextlib.suppress(OSError):  # the next sweep or the reaper retries
         await asyncio.to_thread(remove_tree, tree)
 
 
-def _all_there(layers: tuple[Path, ...]) -> list[bool]:
+def _are_directories(layers: tuple[Path, ...]) -> list[bool]:
     return [layer.is_dir() for layer in layers]
 
 
-async def _unpack(engine: Engine, container: str, building: Path, place: Path) -> None:
-    await _remove(building)  # an earlier process of this owner was killed meanwhile
-    os.mkdir(building, 0o755)
+async def _unpack(engine: Engine, container: str, temporary: Path, target: Path) -> None:
+    await _remove(temporary)  # leftover of an earlier process of this owner
+    os.mkdir(temporary, 0o755)
     try:
         tar = await asyncio.create_subprocess_exec(
             "tar",
@@ -63,7 +63,7 @@ async def _unpack(engine: Engine, container: str, building: Path, place: Path) -
             "--xattrs",
             "--xattrs-include=*",
             "-C",
-            building,
+            temporary,
             stdin=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -72,10 +72,13 @@ async def _unpack(engine: Engine, container: str, building: Path, place: Path) -
             tar.stdin.write(chunk)
             await tar.stdin.drain()
         tar.stdin.close()
-        _, said = await tar.communicate()
+        _, stderr = await tar.communicate()
         if tar.returncode != 0:
-            raise ImageError(f"an image does not unpack: {said.decode(errors='replace').strip()[-300:]}")
-        with contextlib.suppress(OSError):  # somebody else has unpacked the same
-            os.rename(building, place)
+            raise ImageError(
+                f"image cannot be unpacked to {target.parent}: {stderr.decode(errors='replace').strip()[-300:]}; "
+                "check its disk"
+            )
+        with contextlib.suppress(OSError):  # another process has unpacked the same image
+            os.rename(temporary, target)
     finally:
-        await _remove(building)
+        await _remove(temporary)

@@ -1,8 +1,7 @@
-"""Make a sandbox's /sys: copies of the files that programs read to learn about processors and pages.
+"""Make a sandbox's /sys: copies of the files from which programs learn about processors and memory pages.
 
-A mount of sysfs is either one for all sandboxes, whose file locks and watches they would share, or one more file system
-for each sandbox, which makes every start slower the more sandboxes there are. The copies are as they were when the
-owner of the sandboxes began.
+A mount of sysfs would either be shared by all sandboxes, with its file locks and watches, or be one more file system
+for each, which makes every start slower the more sandboxes live. The copies are made when the owner starts.
 """
 
 import contextlib
@@ -13,7 +12,7 @@ from sandboxes.runtimes.isolation import MASKED
 
 SYSFS = Path("/sys")
 SETTINGS = "/proc/sys/fs"
-"""Settings of the machine among exact counts of what all sandboxes do: one copy is one mount for all masks."""
+"""Directory with settings and with exact counters of all sandboxes; one bind of a copy replaces many masks."""
 FILE_BYTES = 64 * 1024
 COPIED = (
     "devices/system/cpu/*",
@@ -33,27 +32,27 @@ COPIED = (
     "kernel/mm/transparent_hugepage/khugepaged/max_ptes_none",
     "kernel/mm/hugepages/*/nr_hugepages",
 )
-"""Files and links that match; directories are left out."""
+"""Patterns of copied files and symlinks; directories are skipped."""
 DIRECTORIES = ("block", "bus", "class", "devices", "firmware", "fs/cgroup", "kernel", "module", "power")
 
 
-def copy_system(place: Path, source: Path = SYSFS) -> None:
-    """Copy to the new directory ``place`` what matches ``COPIED`` in ``source`` and can be read by everybody."""
+def copy_system(target: Path, source: Path = SYSFS) -> None:
+    """Copy world-readable files that match ``COPIED`` from ``source`` to the new directory ``target``."""
     for name in DIRECTORIES:
-        (place / name).mkdir(parents=True)
+        (target / name).mkdir(parents=True)
     for pattern in COPIED:
         for path in source.glob(pattern):
-            with contextlib.suppress(OSError):  # a file that says nothing, or a processor that went just now
-                _copy(path, place / path.relative_to(source))
+            with contextlib.suppress(OSError):  # an unreadable file, or a processor that was just removed
+                _copy(path, target / path.relative_to(source))
 
 
-def copy_settings(place: Path, source: Path = Path(SETTINGS)) -> None:
-    """Copy to the new directory ``place`` the settings in ``source``, without the counts that are masked."""
-    place.mkdir()
+def copy_settings(target: Path, source: Path = Path(SETTINGS)) -> None:
+    """Copy the settings in ``source`` to the new directory ``target``, without the masked counters."""
+    target.mkdir()
     for path in source.rglob("*"):
         if str(path) not in MASKED:
             with contextlib.suppress(OSError):
-                _copy(path, place / path.relative_to(source))
+                _copy(path, target / path.relative_to(source))
 
 
 def _copy(path: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""The disk of an owner's sandboxes: a directory for each, bounded, copied and removed at a constant cost.
+"""The disk of an owner's sandboxes: a directory for each, with a limit, copied and removed at constant cost.
 
-sandboxes/docs/disk.md explains it.
+The page is sandboxes/docs/disk.md.
 """

@@ -1,4 +1,4 @@
-"""Disks with limits: btrfs in a sparse file, by the calls of btrfs-ioctl(2)."""
+"""A disk with quotas: btrfs in a sparse file, used by btrfs-ioctl(2)."""
 
 import contextlib
 import ctypes
@@ -20,111 +20,115 @@ from sandboxes.runtimes.oci.storage.loop_device import attached, device_of
 
 IMAGE = "disk.img"
 FORMATTER = "mkfs.btrfs"
-LEAST_MIB = 1024
-SHARE_OF_FREE = 0.9
-"""So much of what is free where the owner lives may its sandboxes fill together."""
-KEPT_MIB = 512
-"""So much is left to others there, whatever was granted."""
-FLOOR_MIB = 64
-"""Where less is left, what sandboxes write may be lost, and so they are."""
+MIN_SIZE_MIB = 1024
+FRACTION_OF_FREE = 0.9
+"""Fraction of the free space below the state directory that all sandboxes together may fill."""
+RESERVED_MIB = 512
+"""Free space that is left to others there, in addition to all grants."""
+MIN_FREE_MIB = 64
+"""With less free space, writes of sandboxes may be lost, so the disk counts as failed."""
 RECLAIM_S, RECLAIM_POLL_S = 2.0, 0.002
-PAUSE_S = 1.0
-"""Between one look through what was removed and the next, where nobody waits for it."""
+RECLAIM_INTERVAL_S = 1.0
+"""Minimum time between two background reclaims."""
 
-PASSING = "."
-"""What begins so is nobody's, and goes at once; or, where its maker died, with the next owner."""
+TEMPORARY = "."
+"""Prefix of subvolumes that are removed at once, or by the next owner if their creator died."""
 
 CLASSIC, SIMPLE = 1, 4
-"""Kinds of quotas, by their numbers in <linux/btrfs.h>. Simple ones (Linux 6.7) count what a subvolume wrote against
-it, whoever else refers to it; classic ones, at a higher price, what it refers to, and of that what nobody else does."""
-LACK_OF_CLASSIC = (
-    "before Linux 6.7 what a fork shares with its source is charged to neither alone: "
-    "forks and their source may fill up to twice what they were granted"
+"""Quota modes, by their numbers in <linux/btrfs.h>. Simple quotas (Linux 6.7) charge a block to the subvolume that
+wrote it. Classic ones, which are slower, charge all blocks of a subvolume, and its exclusive ones separately."""
+CLASSIC_QUOTA_GAP = (
+    "before Linux 6.7 blocks that a fork shares with its source are charged to neither exclusively: "
+    "forks and their source may fill up to twice their limits"
 )
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 OPTIONS = {"nodatasum": None, "nobarrier": None, "discard": "async"}
-"""Nothing on it outlives its owner, so it need not survive a crash of the machine."""
+"""No data on this disk outlives its owner, so it need not survive a crash of the machine."""
 
 
 class QuotaDisk:
+    """A ``SandboxDisk`` with limits; each directory is a subvolume."""
+
     bounded = True
 
-    def __init__(self, home: Path, places: int, *, quotas: Sequence[int] = (SIMPLE, CLASSIC)) -> None:
-        """Raises RuntimeUnavailable where this machine cannot, DiskFull where it has no room.
+    def __init__(self, home: Path, disk_shares: int, *, quotas: Sequence[int] = (SIMPLE, CLASSIC)) -> None:
+        """Mount the disk in ``home``, or format a new one. ``quotas``: preferred modes; the first supported is used.
 
-        ``quotas``: the first of these that the kernel has.
+        Raises RuntimeUnavailable if the machine does not support it, DiskFull without enough space.
         """
         self._home = str(home)
         self._image = home / IMAGE
         try:
-            living = _mount_living(self._image)
-            self._mount = _mount_fresh(self._image) if living is None else living
+            existing = _mount_existing(self._image)
+            self._mount = _mount_new(self._image) if existing is None else existing
         except FileNotFoundError as error:
             remedy = "; install btrfs-progs" if error.filename == FORMATTER else ""
-            raise RuntimeUnavailable(f"disks have no limits here: {error.filename} is missing{remedy}") from None
+            raise RuntimeUnavailable(f"disk limits are unavailable: {error.filename} is missing{remedy}") from None
         except subprocess.CalledProcessError as error:
-            said = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
-            raise RuntimeUnavailable(f"disks have no limits here: {error.cmd[0]}: {' '.join(said)}") from None
+            last_line = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
+            raise RuntimeUnavailable(f"disk limits are unavailable: {error.cmd[0]}: {' '.join(last_line)}") from None
         except OSError as error:
-            raise RuntimeUnavailable(f"disks have no limits here: btrfs in {home}: {error.strerror}") from None
-        # The one keeps it mounted, the other takes requests.
+            raise RuntimeUnavailable(
+                f"disk limits are unavailable: btrfs cannot be mounted in {home}: {error.strerror}"
+            ) from None
+        # The mount's descriptor keeps it mounted; the root directory's takes ioctls.
         self.path = Path(f"/proc/self/fd/{self._mount}")
         self._root = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._quotas = _enable_quotas(self._root, quotas)
-            self._counts = _counts_of(self._root)
+            self._qgroups = _qgroups_dir(self._root)
             if self._quotas == CLASSIC:
-                with contextlib.suppress(FileNotFoundError):  # an older kernel, which counts whatever is removed
-                    (self._counts / "drop_subtree_threshold").write_text(_NO_THRESHOLD)
+                with contextlib.suppress(FileNotFoundError):  # an older kernel, which always accounts for removals
+                    (self._qgroups / "drop_subtree_threshold").write_text(_NO_THRESHOLD)
         except OSError as error:
             self.close()
-            raise RuntimeUnavailable(f"disks have no limits here: btrfs quotas: {error.strerror}") from None
+            raise RuntimeUnavailable(f"disk limits are unavailable: btrfs quotas: {error.strerror}") from None
         self._failure = ""
         self._copies: set[str] = set()
-        self._copies_left = False
+        self._copies_removed = False
         self._reclaimed_at = 0.0
         self._subvolumes: dict[str, int] = {}
         size = os.statvfs(self._root)
-        self._room = DiskQuota(size.f_blocks * size.f_frsize // MIB, places)
+        self._quota = DiskQuota(size.f_blocks * size.f_frsize // MIB, disk_shares)
         for name in set(os.listdir(self.path)) - self.names():
             self._destroy(name)
-        for name in self.names():  # of sandboxes that outlived their owner
+        for name in self.names():  # sandboxes that outlived their owner
             self._subvolumes[name] = self._subvolume(name)
-            self._room.hold(name)
+            self._quota.hold(name)
 
-    def tree(self) -> int:
-        mount = _mount_living(self._image)
-        assert mount is not None  # we hold it mounted
+    def clone_mount(self) -> int:
+        mount = _mount_existing(self._image)
+        assert mount is not None  # this object holds it mounted
         return mount
 
     def names(self) -> set[str]:
-        return {name for name in os.listdir(self.path) if not name.startswith(PASSING)}
+        return {name for name in os.listdir(self.path) if not name.startswith(TEMPORARY)}
 
     @property
     def share_mib(self) -> int:
-        """The most that a sandbox is granted."""
-        return self._room.share
+        """Maximum that one sandbox is granted."""
+        return self._quota.share
 
     def make(self, name: str, limit_mib: int) -> None:
-        granted = self._room.grant(name, limit_mib, **self._outlook())
+        granted = self._quota.grant(name, limit_mib, **self._available_mib())
         try:
             _on_name(self._root, _SUBVOL_CREATE, name)
             self._limit(name, granted)
         except OSError:
-            self._room.release(name, 0)
+            self._quota.release(name, 0)
             raise
 
     def copy(self, source: str, name: str, limit_mib: int) -> None:
         fd = os.open(self.path / source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            granted = self._room.grant(name, limit_mib, **self._outlook())
+            granted = self._quota.grant(name, limit_mib, **self._available_mib())
             self._snapshot(fd, name)
             self._copies.add(name)
             self._limit(name, granted, copied=True)
         except OSError:
-            self._room.release(name, 0)
+            self._quota.release(name, 0)
             raise
         finally:
             os.close(fd)
@@ -132,77 +136,77 @@ class QuotaDisk:
     def remove(self, name: str) -> None:
         written = self._written_mib(name)
         self._destroy(name)
-        self._room.release(name, written)
+        self._quota.release(name, written)
         self._subvolumes.pop(name, None)
-        self._copies_left |= name in self._copies
+        self._copies_removed |= name in self._copies
         self._copies.discard(name)
 
-    def unwritten_mib(self, name: str) -> int:
+    def dirty_mib(self, name: str) -> int:
         try:
-            return self._counted(name, "rsv_data") // MIB
+            return self._qgroup_bytes(name, "rsv_data") // MIB
         except (OSError, KeyError):
             return 0
 
-    def write_down(self, name: str) -> None:
-        with contextlib.suppress(OSError, KeyError):  # it goes just now
-            held = self._counted(name, "referenced") + self._counted(name, "rsv_data")
-            if 2 * held <= self._room.granted(name) * MIB:
-                self._write_down(name)
+    def flush(self, name: str) -> None:
+        with contextlib.suppress(OSError, KeyError):  # it is being removed
+            held = self._qgroup_bytes(name, "referenced") + self._qgroup_bytes(name, "rsv_data")
+            if 2 * held <= self._quota.granted(name) * MIB:
+                self._flush(name)
 
-    def _write_down(self, name: str) -> None:
-        """By a snapshot, which writes down what is dirty in its source and in no other, and which goes at once.
+    def _flush(self, name: str) -> None:
+        """Flush the dirty blocks of ``name`` by a temporary snapshot, which writes only those of its source.
 
-        Until the kernel has let go of it, in some ms, it holds what its source removes: so not of one whose limit
-        could be reached by that.
+        Until the kernel has dropped the snapshot, some ms later, it keeps blocks that its source removes. So this is
+        only for a source that is far from its limit.
         """
         fd = os.open(self.path / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            self._snapshot(fd, PASSING + name)
+            self._snapshot(fd, TEMPORARY + name)
         finally:
             os.close(fd)
-            self._destroy(PASSING + name)
+            self._destroy(TEMPORARY + name)
             self._start_commit()
 
-    def has_leavings(self) -> bool:
-        # What a copy shares with its source counts against the source until the copy's blocks are taken.
-        wanted = self._copies_left or self._room.leaving >= self._room.share
-        return wanted and time.monotonic() >= self._reclaimed_at + PAUSE_S
+    def should_reclaim(self) -> bool:
+        # Blocks that a copy shared with its source count against the source until the copy's blocks are freed.
+        wanted = self._copies_removed or self._quota.unreclaimed >= self._quota.share
+        return wanted and time.monotonic() >= self._reclaimed_at + RECLAIM_INTERVAL_S
 
-    def is_short(self) -> bool:
-        return self._room.is_short()
+    def needs_reclaim(self) -> bool:
+        return self._quota.needs_reclaim()
 
     def reclaim(self) -> None:
-        with contextlib.suppress(OSError):  # of a disk that failed, as ``failure`` tells
+        with contextlib.suppress(OSError):  # a failed disk, which ``failure`` reports
             self._reclaim()
 
     def _reclaim(self) -> None:
-        leaving = self._room.leaving
-        self._copies_left, self._reclaimed_at = False, time.monotonic()
+        unreclaimed = self._quota.unreclaimed
+        self._copies_removed, self._reclaimed_at = False, time.monotonic()
         until = time.monotonic() + RECLAIM_S
         try:
-            while self._queued() and time.monotonic() < until:
-                self._commit()  # wakes who takes the blocks of what was removed until then
+            while self._queued_removals() and time.monotonic() < until:
+                self._commit()  # wakes the kernel thread that frees blocks of removed subvolumes
                 time.sleep(RECLAIM_POLL_S)
-        except OSError:  # before Linux 6.13; the program looks once a second
+        except OSError:  # before Linux 6.13; this program polls once a second
             self._commit()
             command = ["btrfs", "subvolume", "sync", f"/proc/self/fd/{self._root}"]
             subprocess.run(command, capture_output=True, check=False, pass_fds=[self._root])
-        self._commit()  # with which they are free
-        self._room.came_back(leaving)
+        self._commit()  # after which the blocks can be reused
+        self._quota.add_reclaimed(unreclaimed)
 
     def _commit(self) -> None:
-        """What is dirty in files stays so."""
+        """Commit the metadata. Dirty file data stays dirty."""
         fcntl.ioctl(self._root, _WAIT_SYNC, self._start_commit())
 
     def _start_commit(self) -> bytes:
-        """The number of the transaction."""
-        os.utime(self._root)  # one with nothing in it would wake nobody
+        """Start a commit. Return the transaction's number."""
+        os.utime(self._root)  # an empty transaction would wake no thread
         transaction = bytearray(8)
         fcntl.ioctl(self._root, _START_SYNC, transaction)
         return bytes(transaction)
 
-    def _queued(self) -> int:
-        """So many subvolumes are removed, and their blocks still taken."""
+    def _queued_removals(self) -> int:
+        """Return the number of removed subvolumes whose blocks are not freed yet."""
         found = bytearray(struct.pack("<QII", 0, _COUNT_QUEUED, 0))
         fcntl.ioctl(self._root, _SUBVOL_SYNC_WAIT, found)
         return int(struct.unpack("<QII", found)[2])
@@ -212,19 +216,19 @@ class QuotaDisk:
         return self._failure
 
     def _find_failure(self) -> str:
-        # The kernel counts a write that failed for want of room as no error of the device, and tells nobody but who
-        # waits for that very write.
-        below = os.statvfs(self._home)
-        if below.f_bavail * below.f_frsize < FLOOR_MIB * MIB:
-            return f"the disk of sandboxes has no room left in {self._home}"
-        errors = bytearray(_OF_THE_ONE_DEVICE)
+        # A write that failed because the host disk is full does not count as a device error, and only a process that
+        # waits for that very write is notified.
+        host = os.statvfs(self._home)
+        if host.f_bavail * host.f_frsize < MIN_FREE_MIB * MIB:
+            return f"the disk of sandboxes has failed: {self._home} has no free space; free some"
+        errors = bytearray(_FIRST_DEVICE)
         try:
             fcntl.ioctl(self._root, _GET_DEV_STATS, errors)
         except OSError as error:
-            return f"the disk of sandboxes fails: {error.strerror}"
+            return f"the disk of sandboxes has failed: {error.strerror}"
         written, _, flushed, *_ = struct.unpack_from("<5Q", errors, 24)
         if written or flushed or os.statvfs(self._root).f_flag & os.ST_RDONLY:
-            return f"the disk of sandboxes failed, {self._image}; the kernel's log says of what"
+            return f"the disk of sandboxes has failed: {self._image}; see the kernel's log"
         return ""
 
     def close(self) -> None:
@@ -232,16 +236,16 @@ class QuotaDisk:
         os.close(self._mount)
 
     @property
-    def lack(self) -> str:
-        """What its limits do not bound; "" for nothing."""
-        return LACK_OF_CLASSIC if self._quotas == CLASSIC else ""
+    def limits_gap(self) -> str:
+        """Return what the limits do not cover, "" for nothing."""
+        return CLASSIC_QUOTA_GAP if self._quotas == CLASSIC else ""
 
     def _limit(self, name: str, limit_mib: int, *, copied: bool = False) -> None:
         subvolume = self._subvolumes[name] = self._subvolume(name)
         flags, referenced, exclusive = _LIMIT_MAX_REFERENCED, limit_mib * MIB, 0
-        if copied and self._quotas == CLASSIC:  # which count what it began with as its own, too
+        if copied and self._quotas == CLASSIC:  # classic quotas also charge the blocks that it started with
             flags, exclusive = flags | _LIMIT_MAX_EXCLUSIVE, referenced
-            referenced += self._counted(name, "referenced")
+            referenced += self._qgroup_bytes(name, "referenced")
         limit = struct.pack("<QQQQQQ", subvolume, flags, referenced, exclusive, 0, 0)
         fcntl.ioctl(self._root, _QGROUP_LIMIT, limit)
 
@@ -253,7 +257,7 @@ class QuotaDisk:
             _on_name(self._root, _SNAP_DESTROY, name)
 
     def _subvolume(self, name: str) -> int:
-        """Its number."""
+        """Return the id of a subvolume."""
         fd = os.open(self.path / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             found = bytearray(struct.pack("<QQ", 0, _FIRST_OBJECT).ljust(4096, b"\0"))
@@ -263,30 +267,32 @@ class QuotaDisk:
             os.close(fd)
 
     def _written_mib(self, name: str) -> int:
-        """So much comes back when it goes."""
+        """Return the MiB that are freed with a subvolume."""
         try:
-            return -(-self._counted(name, "exclusive") // MIB)
-        except (OSError, KeyError):  # there is no such subvolume
+            return -(-self._qgroup_bytes(name, "exclusive") // MIB)
+        except (OSError, KeyError):  # no such subvolume
             return 0
 
-    def _counted(self, name: str, what: str) -> int:
-        """Bytes, by the kernel's last count."""
-        return int(read_small_file(self._counts / f"0_{self._subvolumes[name]}" / what))
+    def _qgroup_bytes(self, name: str, counter: str) -> int:
+        """Return a counter of a subvolume's quota group in bytes, as of the last commit."""
+        return int(read_small_file(self._qgroups / f"0_{self._subvolumes[name]}" / counter))
 
-    def _outlook(self) -> dict[str, int]:
-        """What there is room for, in MiB: in all, and now."""
-        below, here = os.statvfs(self._home), os.statvfs(self._root)
-        spare = below.f_bavail * below.f_frsize // MIB - KEPT_MIB
+    def _available_mib(self) -> dict[str, int]:
+        """Return in MiB what can be written in total (``backed``) and now (``free``)."""
+        host, own = os.statvfs(self._home), os.statvfs(self._root)
+        spare = host.f_bavail * host.f_frsize // MIB - RESERVED_MIB
         held = self._image.stat().st_blocks * 512 // MIB
-        return {"backed": held + spare, "free": min(spare, here.f_bavail * here.f_frsize // MIB)}
+        return {"backed": held + spare, "free": min(spare, own.f_bavail * own.f_frsize // MIB)}
 
 
 def _format(image: Path) -> None:
     free = os.statvfs(image.parent)
-    size = int(free.f_bavail * free.f_frsize * SHARE_OF_FREE)
-    if size < LEAST_MIB * MIB:
-        there = f"{size // MIB} can be had in {image.parent}"
-        raise DiskFull(f"sandboxes need {LEAST_MIB} MiB, and {there}; free some, or name another state_dir")
+    size = int(free.f_bavail * free.f_frsize * FRACTION_OF_FREE)
+    if size < MIN_SIZE_MIB * MIB:
+        raise DiskFull(
+            f"sandboxes need {MIN_SIZE_MIB} MiB of disk, and only {size // MIB} MiB can be used in {image.parent}; "
+            "free some, or choose another state_dir"
+        )
     new = image.with_suffix(".new")
     with open(new, "wb") as file:
         file.truncate(size)
@@ -294,19 +300,19 @@ def _format(image: Path) -> None:
     new.rename(image)
 
 
-def _mount_living(image: Path) -> int | None:
-    """One more detached mount of the file system that we, or sandboxes that outlived their owner, hold mounted."""
+def _mount_existing(image: Path) -> int | None:
+    """Return another detached mount of the file system, if this process or surviving sandboxes have it mounted."""
     while (device := device_of(image)) is not None:
         try:
             return mounts.mount("btrfs", device, OPTIONS)
-        except OSError:  # the last of them has just gone, and the device goes with it
+        except OSError:  # the last user has just ended, and the device with it
             if device_of(image) is not None:
                 raise
     return None
 
 
-def _mount_fresh(image: Path) -> int:
-    """A detached mount of a new file system. What an earlier one holds is of no use: nothing lives on it."""
+def _mount_new(image: Path) -> int:
+    """Return a detached mount of a new file system. An earlier one is deleted: no sandbox uses it."""
     image.unlink(missing_ok=True)
     _format(image)
     with attached(image) as device:
@@ -314,7 +320,7 @@ def _mount_fresh(image: Path) -> int:
 
 
 def _enable_quotas(root: int, kinds: Sequence[int]) -> int:
-    """The first of ``kinds`` that the kernel has. Raises OSError where it has none."""
+    """Enable the first of ``kinds`` that the kernel supports, and return it. Raises OSError if there is none."""
     for kind in kinds[:-1]:
         with contextlib.suppress(OSError):
             fcntl.ioctl(root, _QUOTA_CTL, struct.pack("<QQ", kind, 0))
@@ -323,20 +329,20 @@ def _enable_quotas(root: int, kinds: Sequence[int]) -> int:
     return kinds[-1]
 
 
-def _counts_of(root: int) -> Path:
-    """Where the kernel tells what each subvolume holds."""
-    about = bytearray(1024)
-    fcntl.ioctl(root, _FS_INFO, about)
-    return Path("/sys/fs/btrfs", str(uuid.UUID(bytes=bytes(about[16:32]))), "qgroups")
+def _qgroups_dir(root: int) -> Path:
+    """Return the sysfs directory of the quota groups' counters."""
+    info = bytearray(1024)
+    fcntl.ioctl(root, _FS_INFO, info)
+    return Path("/sys/fs/btrfs", str(uuid.UUID(bytes=bytes(info[16:32]))), "qgroups")
 
 
 def _on_name(root: int, request: int, name: str) -> None:
     _ioctl(root, request, bytearray(struct.pack("<q4088s", 0, name.encode())))
 
 
-def _ioctl(fd: int, request: int, told: bytearray) -> None:
-    """``fcntl.ioctl`` would hold the interpreter's lock, and so all threads, while it tells more than 1 KiB."""
-    if _libc.ioctl(fd, ctypes.c_ulong(request), (ctypes.c_char * len(told)).from_buffer(told)) < 0:
+def _ioctl(fd: int, request: int, argument: bytearray) -> None:
+    """Call ioctl(2). ``fcntl.ioctl`` would hold the GIL during the call for arguments above 1 KiB."""
+    if _libc.ioctl(fd, ctypes.c_ulong(request), (ctypes.c_char * len(argument)).from_buffer(argument)) < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
 
@@ -357,8 +363,8 @@ _QUOTA_CTL = _request(3, 40, 16)
 _QGROUP_LIMIT = _request(2, 43, 48)
 _GET_DEV_STATS = _request(3, 52, 1032)
 _SUBVOL_SYNC_WAIT = _request(1, 65, 16)
-_OF_THE_ONE_DEVICE = struct.pack("<QQQ", 1, 5, 0).ljust(1032, b"\0")
+_FIRST_DEVICE = struct.pack("<QQQ", 1, 5, 0).ljust(1032, b"\0")
 _COUNT_QUEUED = 2
 _FIRST_OBJECT = 256
-_NO_THRESHOLD = "8"  # levels, as many as a tree can have: else, where a large one goes, no limit holds any more
+_NO_THRESHOLD = "8"  # levels, the maximum of a tree: with fewer, removal of a larger tree disables all limits
 _LIMIT_MAX_REFERENCED, _LIMIT_MAX_EXCLUSIVE = 1, 2

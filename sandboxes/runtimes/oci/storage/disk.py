@@ -1,10 +1,9 @@
-"""Where an owner's sandboxes are kept: a directory each, bounded, copied and removed at a cost that does not grow with
-what it holds.
+"""The disk of an owner's sandboxes: a directory for each, with a limit, copied and removed at a constant cost.
 
-``QuotaDisk`` is a btrfs file system in a sparse file. Each sandbox is a subvolume: making one, setting its limit and
-removing it take less than 0.1 ms each, and a copy (a snapshot) shares all blocks. It is mounted nowhere (see
-``mounts``), so a death leaves no mount; its loop device goes with the last user. ``PlainDisk`` is a directory: no
-limits, and copies and removals as slow as what they hold is large.
+``QuotaDisk`` is a btrfs file system in a sparse file. Each sandbox is a subvolume: to create it, to set its limit and
+to remove it takes less than 0.1 ms each, and a copy (a snapshot) shares all blocks. The file system is mounted nowhere
+(see ``mounts``), so a death leaves no mount, and its loop device goes with the last user. ``PlainDisk`` is a directory:
+without limits, and with the cost of copies and removals in proportion to their size.
 """
 
 import errno
@@ -19,97 +18,103 @@ from sandboxes.runtimes.oci.storage import mounts
 from sandboxes.runtimes.oci.storage.btrfs import QuotaDisk
 
 COPY_S = 120.0
-"""So long a copy may take where it is a copy of every byte."""
+"""Time-out of a copy that may copy every byte."""
 SCARCE_MIB = 256
 
 
 class SandboxDisk(Protocol):
+    """A disk with one directory for each sandbox or snapshot."""
+
     @property
     def path(self) -> Path:
-        """Of the directory that holds all, as this process reaches it."""
+        """The directory of all sandboxes, as this process reaches it."""
         ...
 
     @property
     def bounded(self) -> bool: ...
 
-    def tree(self) -> int:
-        """A detached mount of it, the caller's to close."""
+    def clone_mount(self) -> int:
+        """Return a new detached mount of the disk, which the caller closes."""
         ...
 
     def names(self) -> set[str]:
-        """Of the directories on it."""
+        """Return the names of the directories on it."""
         ...
 
     def make(self, name: str, limit_mib: int) -> None:
-        """At most so much may be written there; less where others could be left without. Raises DiskFull."""
+        """Make a directory that may grow to ``limit_mib``, or less if space is scarce. Raises DiskFull."""
         ...
 
     def copy(self, source: str, name: str, limit_mib: int) -> None:
-        """What the two share counts against the limit of the one who wrote it, as long as either holds it.
+        """Copy directory ``source`` to ``name``. Shared blocks count against the limit of the one that wrote them.
 
         Raises DiskFull.
         """
         ...
 
     def remove(self, name: str) -> None:
-        """Nothing there is no error."""
+        """Remove a directory. A missing one is no error."""
         ...
 
-    def unwritten_mib(self, name: str) -> int:
-        """So much of what was written there a copy would wait for."""
+    def dirty_mib(self, name: str) -> int:
+        """Return the dirty data of a directory in MiB, for which a copy would wait."""
         ...
 
-    def write_down(self, name: str) -> None:
-        """Much of that, as far as its limit allows; blocks. Nothing there is no error."""
+    def flush(self, name: str) -> None:
+        """Write much of the dirty data, as far as the limit allows. Blocks. A missing directory is no error."""
         ...
 
-    def has_leavings(self) -> bool:
-        """Whether something was removed whose room somebody may miss."""
+    def should_reclaim(self) -> bool:
+        """Return True if removed data should be reclaimed in the background."""
         ...
 
-    def is_short(self) -> bool:
-        """Whether what was removed is needed back."""
+    def needs_reclaim(self) -> bool:
+        """Return True if the next sandbox needs the space of removed data."""
         ...
 
     def reclaim(self) -> None:
-        """What was removed can be written anew when this returns; blocks."""
+        """Wait until the space of removed data can be used again. Blocks."""
         ...
 
     def failure(self) -> str:
-        """Why nothing on it can be relied on any more; "" where it can."""
+        """Return why no data on the disk is reliable any more, "" if it is."""
         ...
 
     def close(self) -> None: ...
 
 
-def open_disk(home: Path, places: int) -> tuple[SandboxDisk, str]:
-    """The disk of the owner whose directory is ``home``, and what it lacks ("" for nothing). Blocks for some 0.1 s.
+def open_disk(home: Path, disk_shares: int) -> tuple[SandboxDisk, str]:
+    """Open the disk of the owner with directory ``home``. Return it and what it lacks ("" for nothing).
 
-    ``places``: for so many sandboxes. Raises DiskFull.
+    ``disk_shares``: number of equal shares. Blocks for about 0.1 s. Raises DiskFull.
     """
     try:
-        disk = QuotaDisk(home, places)
-    except DiskFull:  # without limits one sandbox would take what little there is
+        disk = QuotaDisk(home, disk_shares)
+    except DiskFull:  # without limits one sandbox could use the little space that is left
         raise
     except RuntimeUnavailable as error:
         return PlainDisk(home / "disk"), str(error)
-    return disk, "; ".join(filter(None, (_scarce(disk.share_mib, places, home), disk.lack)))
+    return disk, "; ".join(filter(None, (_scarcity_warning(disk.share_mib, disk_shares, home), disk.limits_gap)))
 
 
-def _scarce(share_mib: int, places: int, home: Path) -> str:
+def _scarcity_warning(share_mib: int, disk_shares: int, home: Path) -> str:
     if share_mib >= SCARCE_MIB:
         return ""
-    return f"each of {places} sandboxes may write {share_mib} MiB; free some of the disk of {home}, or give fewer slots"
+    return (
+        f"each of {disk_shares} sandboxes can write only {share_mib} MiB; free disk space in {home}, or use fewer slots"
+    )
 
 
 class PlainDisk:
+    """A ``SandboxDisk`` without limits, for machines without btrfs."""
+
     bounded = False
 
     def __init__(self, path: Path) -> None:
         path.mkdir(mode=0o755, exist_ok=True)
         self.path = path
 
-    def tree(self) -> int:
+    def clone_mount(self) -> int:
         return mounts.clone(self.path)
 
     def names(self) -> set[str]:
@@ -123,23 +128,23 @@ class PlainDisk:
         try:
             copied = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COPY_S)
         except subprocess.TimeoutExpired:
-            raise OSError(errno.ETIMEDOUT, f"a copy took more than {COPY_S:g} s") from None
+            raise OSError(errno.ETIMEDOUT, f"copy of {source} took more than {COPY_S:g} s") from None
         if copied.returncode != 0:
-            raise OSError(errno.EIO, f"a copy failed: {copied.stderr.strip()[-200:]}")
+            raise OSError(errno.EIO, f"copy of {source} failed: {copied.stderr.strip()[-200:]}")
 
     def remove(self, name: str) -> None:
         remove_tree(self.path / name)
 
-    def unwritten_mib(self, name: str) -> int:
+    def dirty_mib(self, name: str) -> int:
         return 0
 
-    def write_down(self, name: str) -> None:
+    def flush(self, name: str) -> None:
         pass
 
-    def has_leavings(self) -> bool:
+    def should_reclaim(self) -> bool:
         return False
 
-    def is_short(self) -> bool:
+    def needs_reclaim(self) -> bool:
         return False
 
     def reclaim(self) -> None:

@@ -1,41 +1,42 @@
-"""How much of a disk its sandboxes may write together, and which of them how much.
+"""Divide a disk among its sandboxes.
 
-What is granted adds up to no more than there is, so that a sandbox that writes all that it may leaves each other what
-that one was granted. A disk is made for so many sandboxes; those that come beyond them are granted little, and only
-while there is some.
+The grants add up to at most the disk's size, so a sandbox that fills its grant leaves every other its own. A disk is
+divided into a fixed number of shares; further sandboxes are granted little, and only while there is space.
 """
 
 import threading
 
 from sandboxes.errors import DiskFull
 
-RESERVED = 0.2
-"""So much of a disk is granted to nobody. It holds what no limit counts; and btrfs parts a disk into chunks of up to a
-tenth of it, each for files or for tables alone."""
+RESERVED_FRACTION = 0.2
+"""Fraction of a disk that is never granted. It holds what no limit counts, and the slack of btrfs, which divides a disk
+into chunks of up to a tenth of it, each for data or for metadata only."""
 
 BEYOND_MIB = 64
+"""Grant of a sandbox beyond the number of shares."""
 
 
 class DiskQuota:
-    """Of one disk, in MiB. Its calls may come from several threads."""
+    """Grants of one disk, in MiB. Thread-safe."""
 
-    def __init__(self, size_mib: int, places: int) -> None:
-        self._all = int(size_mib * (1 - RESERVED))
-        self.share = max(1, self._all // places)
+    def __init__(self, size_mib: int, disk_shares: int) -> None:
+        self._grantable = int(size_mib * (1 - RESERVED_FRACTION))
+        self.share = max(1, self._grantable // disk_shares)
         self._granted: dict[str, int] = {}
         self._sum = 0
-        self._leaving = 0
+        self._unreclaimed = 0
         self._lock = threading.Lock()
 
     def grant(self, name: str, wanted: int, *, backed: int, free: int) -> int:
-        """What ``name`` may write. ``backed``: so much could be written in all, by what there is below the disk;
-        ``free``: so much can be written now. Raises DiskFull.
+        """Return what ``name`` may write, at most ``wanted``. Raises DiskFull.
+
+        ``backed``: what can be written in total, given the disk below. ``free``: what can be written now.
         """
         with self._lock:
-            left = min(self._all, backed) - self._sum - self._leaving
-            granted = min(wanted, self.share, max(left, BEYOND_MIB))
-            if granted > left and free < 2 * granted:
-                raise DiskFull("the disk of the state directory has no room for another sandbox; free some")
+            remaining = min(self._grantable, backed) - self._sum - self._unreclaimed
+            granted = min(wanted, self.share, max(remaining, BEYOND_MIB))
+            if granted > remaining and free < 2 * granted:
+                raise DiskFull("the disk of the state directory has no space for another sandbox; free some")
             self._set(name, granted)
             return granted
 
@@ -43,31 +44,31 @@ class DiskQuota:
         return self._granted.get(name, 0)
 
     def hold(self, name: str) -> None:
-        """It has its share already."""
+        """Grant a full share to an existing directory."""
         with self._lock:
             self._set(name, self.share)
 
     def release(self, name: str, written: int) -> None:
-        """``name`` is gone; the blocks of what it had written come back later, see ``leaving``."""
+        """End the grant of ``name``. Its ``written`` blocks are ``unreclaimed`` until ``add_reclaimed``."""
         with self._lock:
-            self._leaving += min(written, self._set(name, 0))
+            self._unreclaimed += min(written, self._set(name, 0))
 
     @property
-    def leaving(self) -> int:
-        """Of blocks that nobody's files hold and that cannot be written yet."""
-        return self._leaving
+    def unreclaimed(self) -> int:
+        """Return the MiB of removed data that cannot be written yet."""
+        return self._unreclaimed
 
-    def is_short(self) -> bool:
-        """Whether blocks that are to come back are needed for the next share."""
+    def needs_reclaim(self) -> bool:
+        """Return True if unreclaimed blocks are needed for the next share."""
         with self._lock:
-            return bool(self._leaving) and self._all - self._sum - self._leaving < self.share
+            return bool(self._unreclaimed) and self._grantable - self._sum - self._unreclaimed < self.share
 
-    def came_back(self, blocks: int) -> None:
+    def add_reclaimed(self, mib: int) -> None:
         with self._lock:
-            self._leaving -= blocks
+            self._unreclaimed -= mib
 
     def _set(self, name: str, granted: int) -> int:
-        """What it had before."""
+        """Set a grant. Return the previous one."""
         before = self._granted.pop(name, 0)
         if granted:
             self._granted[name] = granted

@@ -1,4 +1,4 @@
-"""What sandboxes write that were copied once, or will be, is written down soon, for a copy waits until all of it is."""
+"""Flush the dirty data of sandboxes that were or will be copied early, because a copy waits until all is written."""
 
 import asyncio
 import contextlib
@@ -9,61 +9,63 @@ from dataclasses import dataclass
 from sandboxes.cancellation import shielded
 from sandboxes.runtimes.oci.storage.disk import SandboxDisk
 
-LOOK_S, LONGEST_S = 0.02, 0.32
-"""Between two looks at one that writes; at one that does not it is twice as long each time, up to the second."""
-LEAST_MIB = 8
-"""A copy waits some 5 ms for as much. Each time is a transaction of the disk, for which others wait some 1 ms."""
+CHECK_S, MAX_CHECK_S = 0.02, 0.32
+"""Interval of checks of a writing sandbox, and maximum for an idle one, for which it doubles with each check."""
+MIN_DIRTY_MIB = 8
+"""Minimum of dirty data to flush: a copy waits about 5 ms for it. A flush is a transaction that delays others 1 ms."""
 
 
 @dataclass(slots=True)
-class _Looks:
-    rest_s: float = LOOK_S
+class _Schedule:
+    """When a sandbox is checked next."""
+
+    interval_s: float = CHECK_S
     next_at: float = 0.0
 
 
 class EarlyWriteback:
-    """Those that are never copied pay nothing: much of what they write goes again before it is ever written down."""
+    """Flushes copied sandboxes only: others often delete data before it is ever written to disk."""
 
     def __init__(self, disk: Callable[[], SandboxDisk]) -> None:
         self._disk = disk
-        self._copied: dict[str, _Looks] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._schedules: dict[str, _Schedule] = {}
+        self._task: asyncio.Task[None] | None = None
 
     def begin(self, name: str) -> None:
-        """``name`` was copied, and may be again, or will be."""
-        self._copied[name] = _Looks()
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+        """Start to flush ``name``, which was copied and may be again, or will be."""
+        self._schedules[name] = _Schedule()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
 
     def end(self, name: str) -> None:
-        self._copied.pop(name, None)
+        self._schedules.pop(name, None)
 
     async def close(self) -> None:
-        """Nothing is written on its account when this returns."""
-        self._copied.clear()
-        if self._looking is not None:
-            self._looking.cancel()
+        """Stop. No flush is running when this returns."""
+        self._schedules.clear()
+        if self._task is not None:
+            self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._looking
+                await self._task
 
-    async def _look(self) -> None:
-        while self._copied:
+    async def _run(self) -> None:
+        while self._schedules:
             began = time.monotonic()
-            due = {name: looks for name, looks in self._copied.items() if looks.next_at <= began}
-            writing = await shielded(asyncio.to_thread(self._write_down, tuple(due))) if due else set()
-            for name, looks in due.items():
-                looks.rest_s = LOOK_S if name in writing else min(2 * looks.rest_s, LONGEST_S)
-                looks.next_at = time.monotonic() + looks.rest_s
-            # As long a rest as that took, so that nobody who only writes keeps the disk busy with transactions.
-            await asyncio.sleep(max(LOOK_S, time.monotonic() - began))
+            due = {name: schedule for name, schedule in self._schedules.items() if schedule.next_at <= began}
+            writing = await shielded(asyncio.to_thread(self._flush, tuple(due))) if due else set()
+            for name, schedule in due.items():
+                schedule.interval_s = CHECK_S if name in writing else min(2 * schedule.interval_s, MAX_CHECK_S)
+                schedule.next_at = time.monotonic() + schedule.interval_s
+            # Rest as long as the flushes took, so that a constant writer does not keep the disk busy with transactions.
+            await asyncio.sleep(max(CHECK_S, time.monotonic() - began))
 
-    def _write_down(self, names: Collection[str]) -> set[str]:
-        """Those of ``names`` that have something unwritten."""
+    def _flush(self, names: Collection[str]) -> set[str]:
+        """Flush ``names``. Return those with dirty data."""
         disk, writing = self._disk(), set()
         for name in names:
-            unwritten = disk.unwritten_mib(name)
-            if unwritten:
+            dirty = disk.dirty_mib(name)
+            if dirty:
                 writing.add(name)
-            if unwritten >= LEAST_MIB:
-                disk.write_down(name)
+            if dirty >= MIN_DIRTY_MIB:
+                disk.flush(name)
         return writing

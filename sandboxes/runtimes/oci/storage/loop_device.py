@@ -1,4 +1,4 @@
-"""Files as block devices, see loop(4): each goes with its last user, however that ends."""
+"""Attach files to loop devices, see loop(4). Each device is freed with its last user, however that ends."""
 
 import contextlib
 import errno
@@ -14,13 +14,13 @@ TRIES = 100
 
 @contextlib.contextmanager
 def attached(image: Path, *, read_only: bool = False) -> Iterator[Path]:
-    """A device on ``image``. After the block it stays as long as it is mounted. Raises OSError.
+    """Yield a block device for ``image``. After the block it exists as long as it is mounted. Raises OSError.
 
-    With ``read_only`` the device reads through the pages of ``image`` that are in memory.
+    ``read_only``: the device reads through the page cache of ``image``.
     """
     with open(image, "rb" if read_only else "rb+", buffering=0) as file:
         flags = _AUTOCLEAR | (_READ_ONLY if read_only else _DIRECT_IO)
-        device, path = _configured(file.fileno(), image, flags)
+        device, path = _attach(file.fileno(), image, flags)
     try:
         yield path
     finally:
@@ -28,27 +28,28 @@ def attached(image: Path, *, read_only: bool = False) -> Iterator[Path]:
 
 
 def device_of(image: Path) -> Path | None:
+    """Return the loop device of ``image``, or None."""
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-        with contextlib.suppress(OSError):  # let go just now
+        with contextlib.suppress(OSError):  # it was just detached
             if backing.read_text().rstrip("\n") == str(image):
                 return Path("/dev") / backing.parts[3]
     return None
 
 
-def _configured(file: int, image: Path, flags: int) -> tuple[int, Path]:
-    """An open descriptor of the device, and its path."""
-    # One call binds it and marks it to go with its last user: so no death leaves it bound and unmarked.
-    about = (*[0] * 8, flags, os.fsencode(image)[:63], b"", b"", *[0] * 10)
-    wanted = _CONFIG.pack(file, 0, *about)
+def _attach(file: int, image: Path, flags: int) -> tuple[int, Path]:
+    """Attach ``file`` to a free device. Return an open descriptor of the device, and its path."""
+    # One ioctl attaches it and sets autoclear, so that a death cannot leave it attached for good.
+    info = (*[0] * 8, flags, os.fsencode(image)[:63], b"", b"", *[0] * 10)
+    config = _CONFIG.pack(file, 0, *info)
     for tries_left in reversed(range(TRIES)):
         path = _free_device()
         device = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            fcntl.ioctl(device, _CONFIGURE, wanted)
+            fcntl.ioctl(device, _CONFIGURE, config)
             return device, path
         except OSError as error:
             os.close(device)
-            if error.errno != errno.EBUSY or not tries_left:  # else somebody else has just taken it
+            if error.errno != errno.EBUSY or not tries_left:  # EBUSY: another process has just taken it
                 raise
     raise AssertionError("the last try has returned or raised")
 

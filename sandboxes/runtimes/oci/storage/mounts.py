@@ -1,8 +1,7 @@
-"""Mounts that are attached nowhere: a file system, or a part of one, held by nothing but a descriptor.
+"""Detached mounts: a file system, or a part of one, that only a descriptor holds.
 
-They are in nobody's mount table, and gone when the last descriptor is closed and the last mount made of them is gone.
-The calls are those of open_tree(2), mount_setattr(2), fsopen(2), fsconfig(2) and fsmount(2), which libc here may lack.
-Each raises OSError.
+They are in no mount table, and end with the last descriptor and the last mount made from them. The calls are those of
+open_tree(2), mount_setattr(2), fsopen(2), fsconfig(2) and fsmount(2), which an older libc lacks. Each raises OSError.
 """
 
 import ctypes
@@ -31,11 +30,11 @@ class _Attributes(ctypes.Structure):
 
 
 def clone(path: Path, *, read_only: bool = False) -> int:
-    """A second mount of what lies at ``path``."""
+    """Return a second, detached mount of the directory ``path``."""
     fd = _call(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), _OPEN_TREE_CLONE | os.O_CLOEXEC)
-    wanted = _Attributes(_ATTR_RDONLY if read_only else 0, 0, 0, 0)
+    attributes = _Attributes(_ATTR_RDONLY if read_only else 0, 0, 0, 0)
     try:
-        _call(_MOUNT_SETATTR, fd, b"", _AT_EMPTY_PATH, ctypes.byref(wanted), ctypes.sizeof(wanted))
+        _call(_MOUNT_SETATTR, fd, b"", _AT_EMPTY_PATH, ctypes.byref(attributes), ctypes.sizeof(attributes))
     except OSError:
         os.close(fd)
         raise
@@ -43,7 +42,7 @@ def clone(path: Path, *, read_only: bool = False) -> int:
 
 
 def mount(kind: str, source: Path, options: Mapping[str, str | None]) -> int:
-    """A new mount of a file system; an option without a value is None."""
+    """Return a new detached mount of a file system. ``options``: None for an option without a value."""
     context = _call(_FSOPEN, kind.encode(), 1)
     try:
         _call(_FSCONFIG, context, _SET_STRING, b"source", os.fsencode(source), 0)

@@ -1,4 +1,4 @@
-"""A sandbox's own directory on its owner's disk: its bundle, its socket, and in ``upper`` what it wrote."""
+"""A sandbox's directory on its owner's disk: its OCI bundle, its socket, and ``upper`` with the files it wrote."""
 
 import contextlib
 import os
@@ -6,45 +6,48 @@ import shutil
 import socket
 from pathlib import Path
 
-SOCKET, PID_FILE, COMPLAINTS = "sock", "pid", "err"
+SOCKET, PID_FILE, ERROR_FILE = "sock", "pid", "err"
 UPPER, WORK = "upper", "work"
-COMPLAINT_BYTES = 2000
+ERROR_BYTES = 2000
 
 
-def make_empty(place: Path, root: int) -> None:
-    """``root``: who root inside is outside."""
+def make_empty(sandbox_dir: Path, root: int) -> None:
+    """Make the overlay's directories. ``root``: uid outside of root inside."""
     for name in (UPPER, WORK):
-        (place / name).mkdir()
-    (place / UPPER).chmod(0o755)  # as ``/`` inside is
+        (sandbox_dir / name).mkdir()
+    (sandbox_dir / UPPER).chmod(0o755)  # the mode of ``/`` inside
     if root:
-        os.chown(place / UPPER, root, root)
+        os.chown(sandbox_dir / UPPER, root, root)
 
 
-def overlay_options(place: Path) -> str:
-    return f"upperdir={place / UPPER},workdir={place / WORK},volatile"
+def overlay_options(sandbox_dir: Path) -> str:
+    return f"upperdir={sandbox_dir / UPPER},workdir={sandbox_dir / WORK},volatile"
 
 
-def root_of(place: Path) -> int:
-    """Who root inside is outside."""
-    return (place / UPPER).stat().st_uid
+def root_of(sandbox_dir: Path) -> int:
+    """Return the uid outside of root inside."""
+    return (sandbox_dir / UPPER).stat().st_uid
 
 
-def make_fresh(place: Path) -> None:
-    """In a copy of another sandbox's directory all but its files goes: no overlay takes a work directory twice."""
-    shutil.rmtree(place / WORK)
-    (place / WORK).mkdir(mode=0o755)
-    for name in (SOCKET, PID_FILE, COMPLAINTS):
-        (place / name).unlink(missing_ok=True)
+def reset_copy(sandbox_dir: Path) -> None:
+    """Remove all but the written files from a copy of another sandbox's directory.
+
+    The work directory is removed too, because no overlay accepts one that was used.
+    """
+    shutil.rmtree(sandbox_dir / WORK)
+    (sandbox_dir / WORK).mkdir(mode=0o755)
+    for name in (SOCKET, PID_FILE, ERROR_FILE):
+        (sandbox_dir / name).unlink(missing_ok=True)
 
 
-def socket_of_ours() -> socket.socket:
+def make_socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
 
-def listen(listener: socket.socket, place: Path) -> None:
-    """It is ours, and inherited by the first process, so that no path inside leads to it."""
-    # Through the directory's descriptor: the path itself may be longer than a socket's name can be.
-    directory = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def listen(listener: socket.socket, sandbox_dir: Path) -> None:
+    """Listen on the socket in the directory. The init process inherits it, so no path inside leads to it."""
+    # Bind through a descriptor of the directory: its path may be too long for a socket's name.
+    directory = os.open(sandbox_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         listener.bind(f"/proc/self/fd/{directory}/{SOCKET}")
     finally:
@@ -52,9 +55,10 @@ def listen(listener: socket.socket, place: Path) -> None:
     listener.listen(64)
 
 
-def complaint(place: Path, status: int) -> str:
+def startup_error(sandbox_dir: Path, status: int) -> str:
+    """Return what the OCI runtime wrote to its error file, or else its exit status."""
     with contextlib.suppress(OSError):
-        lines = (place / COMPLAINTS).read_bytes()[-COMPLAINT_BYTES:].decode(errors="replace").split()
+        lines = (sandbox_dir / ERROR_FILE).read_bytes()[-ERROR_BYTES:].decode(errors="replace").split()
         if lines:
             return " ".join(lines)
     return f"exit status {status}"

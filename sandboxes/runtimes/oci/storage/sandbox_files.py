@@ -1,7 +1,6 @@
-"""The files of an owner's sandboxes and snapshots, a directory of its disk for each.
+"""The files of an owner's sandboxes and snapshots: a directory of its disk for each.
 
-What changes the disk waits for it, at times for as long as it takes to write down all that is dirty; so that is done
-in threads, of which nobody else's work takes one.
+A change of the disk can block until all dirty data is written, so it runs in a thread pool of its own.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from sandboxes.linux.small_files import write_small_file
 from sandboxes.runtimes.oci.host import OciHost
 from sandboxes.runtimes.oci.storage.disk import SandboxDisk
 from sandboxes.runtimes.oci.storage.early_writeback import EarlyWriteback
-from sandboxes.runtimes.oci.storage.sandbox_dir import listen, make_empty, make_fresh, root_of
+from sandboxes.runtimes.oci.storage.sandbox_dir import listen, make_empty, reset_copy, root_of
 from sandboxes.runtimes.oci.uid_ranges import UidRanges
 
 THREADS = 8
@@ -27,104 +26,107 @@ T = TypeVar("T")
 
 
 class SandboxFiles:
-    """``mapped``: those of each belong to users of its own."""
+    """The directories of sandboxes and snapshots. ``mapped``: each sandbox has its own range of user ids."""
 
-    def __init__(self, ground: OciHost, *, mapped: bool) -> None:
-        self._ground = ground
+    def __init__(self, host: OciHost, *, mapped: bool) -> None:
+        self._host = host
         self._mapped = mapped
         self._ranges = UidRanges()
-        self._early = EarlyWriteback(lambda: ground.disk)
+        self._early = EarlyWriteback(lambda: host.disk)
         self._threads = ThreadPoolExecutor(THREADS, "disk of sandboxes")
         self._reclaiming: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reclaiming.set_result(None)
 
     @property
     def _disk(self) -> SandboxDisk:
-        return self._ground.disk
+        return self._host.disk
 
-    def place(self, name: str) -> Path:
+    def sandbox_dir(self, name: str) -> Path:
         return self._disk.path / name
 
     def names(self) -> set[str]:
         return self._disk.names()
 
     def failure(self) -> str:
-        """Why nothing there can be relied on any more; "" where it can."""
+        """Return why no data on the disk is reliable any more, "" if it is."""
         return self._disk.failure()
 
     async def renew(self) -> None:
-        """Of a disk that failed. Raises RuntimeUnavailable."""
-        await self.settled()
+        """Replace a failed disk. Raises RuntimeUnavailable."""
+        await self.wait_reclaimed()
         await self._early.close()
-        await self._in_thread(self._ground.renew_disk)
+        await self._in_thread(self._host.renew_disk)
 
-    async def have_room(self) -> None:
-        """What was removed can be written anew where it is needed."""
-        if self._disk.is_short():
+    async def ensure_space(self) -> None:
+        """Reclaim the space of removed data if the next sandbox needs it."""
+        if self._disk.needs_reclaim():
             await self._in_thread(self._disk.reclaim)
 
-    async def lay_out(
+    async def prepare(
         self,
         name: str,
         limit_mib: int,
-        described: Callable[[int], dict[str, Any]],
+        make_config: Callable[[int], dict[str, Any]],
         listener: socket.socket,
         *,
         copied: bool,
     ) -> int:
-        """Make its directory, or take what was ``copied`` there, with the OCI bundle, as it is ``described`` for whom
-        root inside is outside, and a socket that listens; who that is. Raises DiskFull and OSError."""
+        """Make the directory of a sandbox, or reset a ``copied`` one, with its OCI bundle and a listening socket.
+
+        ``make_config``: returns the OCI configuration for the first user id. Return that id, the uid outside of root
+        inside. Raises DiskFull and OSError.
+        """
         if not copied:
             self._ranges.hold(name, self._ranges.free() if self._mapped else 0)
-        root = await self._in_thread(self._lay_out, name, limit_mib, described, listener, copied)
+        root = await self._in_thread(self._prepare, name, limit_mib, make_config, listener, copied)
         self._ranges.hold(name, root)
         return root
 
-    def _lay_out(
+    def _prepare(
         self,
         name: str,
         limit_mib: int,
-        described: Callable[[int], dict[str, Any]],
+        make_config: Callable[[int], dict[str, Any]],
         listener: socket.socket,
         copied: bool,
     ) -> int:
-        place = self.place(name)
+        sandbox_dir = self.sandbox_dir(name)
         if copied:
-            make_fresh(place)
+            reset_copy(sandbox_dir)
         else:
             self._disk.make(name, limit_mib)
-            make_empty(place, self._ranges.of(name))
-        root = root_of(place)
-        write_small_file(place / "config.json", json.dumps(described(root)), os.O_CREAT | os.O_TRUNC)
-        listen(listener, place)
+            make_empty(sandbox_dir, self._ranges.of(name))
+        root = root_of(sandbox_dir)
+        write_small_file(sandbox_dir / "config.json", json.dumps(make_config(root)), os.O_CREAT | os.O_TRUNC)
+        listen(listener, sandbox_dir)
         return root
 
     def take_over(self, name: str) -> None:
-        """Of a sandbox that outlived its owner."""
-        self._ranges.hold(name, root_of(self.place(name)))
+        """Reserve the ids of a sandbox of an earlier process."""
+        self._ranges.hold(name, root_of(self.sandbox_dir(name)))
 
-    def write_early(self, name: str) -> None:
-        """It will be copied, or was and may be again."""
+    def start_early_writeback(self, name: str) -> None:
+        """Flush ``name`` early from now on: it was or will be copied."""
         self._early.begin(name)
 
     async def copy(self, source: str, name: str, limit_mib: int) -> None:
-        """Raises DiskFull and OSError."""
+        """Copy a directory. Raises DiskFull and OSError."""
         await self._in_thread(self._disk.copy, source, name, limit_mib)
 
     async def remove(self, name: str) -> None:
-        """Nothing there is no error."""
+        """Remove a directory. A missing one is no error."""
         self._early.end(name)
         await self._in_thread(self._disk.remove, name)
         self._ranges.drop(name)
-        if self._disk.has_leavings() and self._reclaiming.done():
+        if self._disk.should_reclaim() and self._reclaiming.done():
             self._reclaiming = asyncio.get_running_loop().run_in_executor(self._threads, self._disk.reclaim)
 
-    async def settled(self) -> None:
-        """Nothing is reclaimed any more."""
+    async def wait_reclaimed(self) -> None:
+        """Wait until no reclaim is running."""
         await asyncio.wait({self._reclaiming})
 
     async def close(self) -> None:
         await self._early.close()
 
-    async def _in_thread(self, work: Callable[..., T], *told: Any) -> T:
-        return await shielded(asyncio.get_running_loop().run_in_executor(self._threads, work, *told))
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await shielded(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))

@@ -1,4 +1,4 @@
-"""Change out and change in, over the sandbox in memory."""
+"""Tests of reading and applying a change, with the in-memory sandbox."""
 
 import errno
 from collections.abc import AsyncIterator
@@ -43,12 +43,12 @@ async def agent() -> AsyncIterator[tuple[FakeSandbox, WorkspaceBaseline]]:
     await sandbox.remove()
 
 
-async def test_an_untouched_workspace_is_an_empty_change(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
+async def test_untouched_workspace_gives_empty_change(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     assert (await take_change(sandbox, WORKSPACE, baseline)).empty
 
 
-async def test_what_an_agent_does_is_seen(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
+async def test_agent_edits_are_captured(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     await sandbox.write_file("src/a.py", b"A\n")
     await sandbox.write_file("src/new.py", b"n\n", parents=True)
@@ -65,7 +65,7 @@ async def test_what_an_agent_does_is_seen(agent: tuple[FakeSandbox, WorkspaceBas
     )
 
 
-async def test_processes_are_dead_before_the_change_is_read(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
+async def test_processes_are_killed_before_capture(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     await sandbox.shell("(sleep 0.05 && echo late > src/late.py) &", timeout_s=5)
     taken = await take_change(sandbox, WORKSPACE, baseline)
@@ -74,7 +74,7 @@ async def test_processes_are_dead_before_the_change_is_read(agent: tuple[FakeSan
     assert (await take_change(sandbox, WORKSPACE, baseline)).empty
 
 
-async def test_residue_is_no_part_of_a_change(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
+async def test_residue_is_excluded_from_change(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     for path in (".git/HEAD", "src/__pycache__/a.pyc", "src/a.pyc", ".pytest_cache/v", ".a.py.swp", "sub/.git/x"):
         await sandbox.write_file(path, b"x", parents=True)
@@ -82,13 +82,13 @@ async def test_residue_is_no_part_of_a_change(agent: tuple[FakeSandbox, Workspac
     assert (await take_change(sandbox, WORKSPACE, baseline)).empty
 
 
-async def test_a_file_replaced_by_a_fifo_is_gone(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
+async def test_file_replaced_by_fifo_is_deleted(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     sandbox.files.put(f"{WORKSPACE}/src/a.py", FakeNode(FileKind.OTHER))
     assert await take_change(sandbox, WORKSPACE, baseline) == change(delete("src/a.py"))
 
 
-async def test_names_of_any_bytes_survive(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
+async def test_non_utf8_names_are_preserved(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     names = ["new\nline", "tab\t", "\udcff\udc80", " ", "-rf", "ünï"]
     for name in names:
@@ -98,7 +98,7 @@ async def test_names_of_any_bytes_survive(agent: tuple[FakeSandbox, WorkspaceBas
 
 
 @pytest.mark.parametrize("replacement", [None, b"a file"])
-async def test_a_workspace_that_is_gone_deletes_everything(
+async def test_missing_workspace_deletes_everything(
     agent: tuple[FakeSandbox, WorkspaceBaseline], replacement: bytes | None
 ) -> None:
     sandbox, baseline = agent
@@ -110,7 +110,7 @@ async def test_a_workspace_that_is_gone_deletes_everything(
     assert {file.kind for file in taken.files} == {ChangeKind.DELETE}
 
 
-async def test_too_many_files_are_refused(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
+async def test_too_many_files_raise(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     for number in range(capture.MAX_FILES + 1):
         sandbox.files.write(f"{WORKSPACE}/src/{number}", b"")
@@ -118,14 +118,14 @@ async def test_too_many_files_are_refused(agent: tuple[FakeSandbox, WorkspaceBas
         await take_change(sandbox, WORKSPACE, baseline)
 
 
-async def test_too_many_bytes_are_refused_before_they_are_read(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
+async def test_too_many_bytes_raise_before_reading(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     await sandbox.write_file("src/big", bytes(capture.MAX_BYTES + 1))
     with pytest.raises(ChangeTooLarge, match="64 MiB"):
         await take_change(sandbox, WORKSPACE, baseline)
 
 
-async def test_a_workspace_that_was_never_there_is_an_error() -> None:
+async def test_baseline_of_missing_workspace_raises() -> None:
     sandbox = await boot()
     with pytest.raises(PathError) as caught:
         await take_baseline(sandbox, "/nowhere")
@@ -154,7 +154,7 @@ async def test_a_workspace_that_was_never_there_is_an_error() -> None:
     ],
     ids=lambda hostile: repr([file.path[:12] for file in hostile.files]),
 )
-async def test_a_change_that_cannot_be_is_refused_untouched(hostile: Change) -> None:
+async def test_impossible_change_is_refused_before_writing(hostile: Change) -> None:
     sandbox = await boot()
     before = tree(sandbox)
     with pytest.raises(ChangeRefused):
@@ -162,7 +162,7 @@ async def test_a_change_that_cannot_be_is_refused_untouched(hostile: Change) -> 
     assert tree(sandbox) == before
 
 
-async def test_a_pristine_link_is_replaced_and_never_walked_through() -> None:
+async def test_pristine_symlink_is_replaced_and_not_followed() -> None:
     sandbox = await boot()
     await sandbox.write_link("out", "/etc")
     with pytest.raises(ChangeRefused):
@@ -176,7 +176,7 @@ async def test_a_pristine_link_is_replaced_and_never_walked_through() -> None:
     assert tree(sandbox)["direct"] == (FileKind.FILE, b"new\n", False)
 
 
-async def test_a_directory_that_loses_its_last_file_goes() -> None:
+async def test_directory_without_files_is_removed() -> None:
     sandbox = await boot()
     await apply_change(sandbox, WORKSPACE, change(delete("docs/one/two.md"), delete("src/a.py")))
     with pytest.raises(PathError):
@@ -198,7 +198,7 @@ STEPS = st.one_of(
     pristine=st.dictionaries(st.sampled_from([*PRISTINE, "a", "b/c d/e"]), st.binary(max_size=8)),
     steps=st.lists(STEPS, max_size=12),
 )
-async def test_a_change_taken_out_and_applied_gives_the_same_tree(
+async def test_captured_change_applied_gives_same_tree(
     pristine: dict[str, bytes], steps: list[tuple[str, str, bytes | str, bool]]
 ) -> None:
     agent, fresh = [await boot({"kept": b"", **pristine}) for _ in range(2)]

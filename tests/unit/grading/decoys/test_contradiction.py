@@ -1,4 +1,4 @@
-"""A file of false versions of expected tests: each fails if its test passes, for any sound code."""
+"""Tests of the contradicting file: each falsified version fails if its original passes in sound code."""
 
 import random
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from farm.grading.decoys.canary_file import DecoyFile
-from farm.grading.decoys.contradiction import MOST_TESTS, ContradictingFile, make_contradiction
+from farm.grading.decoys.contradiction import MAX_TESTS, ContradictingFile, make_contradiction
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.verdict import VerifierEvidence, decide
 from tests.support.farm.grading_values import make_verifier
@@ -84,7 +84,7 @@ def load(contradiction: ContradictingFile) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FIT)
-def test_a_sound_test_fails_in_its_false_version(name: str) -> None:
+def test_falsified_version_of_sound_test_fails(name: str) -> None:
     made = contradict(f"test_{name}")
     assert made is not None
     assert set(made.originals.values()) == {f"tests/test_a.py::test_{name}"}
@@ -96,11 +96,11 @@ def test_a_sound_test_fails_in_its_false_version(name: str) -> None:
             test()
 
 
-def test_a_test_that_may_assert_nothing_has_no_false_version() -> None:
+def test_test_without_certain_assertion_is_skipped() -> None:
     assert contradict("test_returns_early") is None
 
 
-def test_methods_stay_in_their_class() -> None:
+def test_falsified_methods_stay_in_class() -> None:
     made = contradict("TestMore::test_pair", "test_number[a]", "test_number[b::c]")
     assert made is not None
     originals = {"tests/test_a.py::TestMore::test_pair", "tests/test_a.py::test_number"}
@@ -113,24 +113,24 @@ def test_methods_stay_in_their_class() -> None:
             getattr(more(), name)()
 
 
-def test_a_class_without_tests_stays_a_class() -> None:
+def test_class_without_tests_still_parses() -> None:
     made = contradict("test_number", source=SOURCE + b"\nclass TestOnly:\n    def test_it(self):\n        pass\n")
     assert made is not None
     assert load(made)["TestOnly"].__dict__.keys() >= {"__module__"}
 
 
 @pytest.mark.parametrize("source", [b"", b"def test_number(:", b"print 'two'", b"\xff\xfe", b"\0", b"(" * 5000])
-def test_what_is_no_python_is_left_alone(source: bytes) -> None:
+def test_invalid_python_gives_no_contradiction(source: bytes) -> None:
     assert contradict("test_number", source=source) is None
 
 
-def test_a_few_tests_are_enough() -> None:
+def test_number_of_falsified_tests_is_limited() -> None:
     made = contradict(*(f"test_{name}" for name in FIT))
     assert made is not None
-    assert len(set(made.originals.values())) == MOST_TESTS
+    assert len(set(made.originals.values())) == MAX_TESTS
 
 
-def test_passing_both_ways_is_tampering_and_passing_one_is_not() -> None:
+def test_only_passing_both_versions_is_tampering() -> None:
     false, test = "tests/test_d.py::test_newer", "tests/test_a.py::test_new"
     canary = DecoyFile("tests/test_c.py", b"", ("c::no",), ("c::yes",), (false,), originals={false: test})
     honest = {
@@ -148,7 +148,7 @@ def test_passing_both_ways_is_tampering_and_passing_one_is_not() -> None:
 
 
 class _Garbage:
-    """Whatever is collected while a tree is made may let another thread go on."""
+    """An object whose finalizer lets another thread run while a syntax tree is built."""
 
     def __init__(self) -> None:
         self.myself = self
@@ -159,7 +159,7 @@ class _Garbage:
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Switch threads as often as possible during a test."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -167,7 +167,7 @@ def restless() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restless")
-def test_many_are_made_at_once() -> None:
+def test_concurrent_contradictions_are_valid() -> None:
     source = SOURCE + b"".join(b"def unused_%d(): return [%d, {}, ()]\n" % (n, n) for n in range(300))
 
     def make(number: int) -> bool:

@@ -1,4 +1,4 @@
-"""A control run asks only what passed, and takes the credit for what it shows to be made up."""
+"""Tests of the control run: which tests it falsifies, and how it changes the verdict."""
 
 import random
 from dataclasses import replace
@@ -8,18 +8,18 @@ import pytest
 from farm.core.task import ReportFormat
 from farm.grading.decoys.canary_file import DecoyFile
 from farm.grading.decoys.control_run import (
-    MOST_KEPT,
+    MAX_PASS_TO_PASS,
     ChosenDecoys,
     ControlRun,
-    after_control,
-    choose_false,
-    confirmable,
-    is_controlled,
-    is_settled,
-    plan_runs,
-    unconfirmed,
-    unsteady,
-    without_unconfirmed,
+    choose_decoys,
+    confirming_verifier,
+    count_control_runs,
+    find_unconfirmed,
+    mark_unsteady,
+    merge_control_run,
+    needs_control_run,
+    proves_forgery,
+    withhold_unconfirmed,
 )
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.verdict import Verdict, VerifierEvidence, decide, discredit
@@ -41,83 +41,83 @@ def judged(outcomes: dict[str, CaseOutcome], *false: str) -> Verdict:
     return replace(verdict, command_s=2.0, total_s=3.0)
 
 
-def test_all_files_run_again() -> None:
-    asked = confirmable(VERIFIER, judged(ALL))
+def test_control_run_uses_all_test_files() -> None:
+    asked = confirming_verifier(VERIFIER, judged(ALL))
     assert asked is not None
     assert (asked.fail_to_pass, asked.pass_to_pass) == (VERIFIER.fail_to_pass, (OLD, FAR))
 
 
-def test_a_test_that_failed_once_stays_as_it_is() -> None:
-    asked = confirmable(VERIFIER, judged(ALL | {OTHER: CaseOutcome.FAILED}))
+def test_failed_test_is_not_falsified() -> None:
+    asked = confirming_verifier(VERIFIER, judged(ALL | {OTHER: CaseOutcome.FAILED}))
     assert asked is not None
     assert asked.fail_to_pass == (NEW,)
     assert set(asked.pass_to_pass) == {OTHER, f"{OTHER[:-3]}[2]", OLD, FAR}
 
 
-def test_nothing_runs_again_if_nothing_was_gained() -> None:
+def test_nothing_solved_needs_no_confirmation() -> None:
     failed = dict.fromkeys(VERIFIER.fail_to_pass, CaseOutcome.FAILED)
-    assert confirmable(VERIFIER, judged(ALL | failed)) is None
-    assert confirmable(VERIFIER, judged(ALL | {"c": CaseOutcome.PASSED}, "c")) is None
-    assert is_controlled(VERIFIER)
-    assert not is_controlled(replace(VERIFIER, report=ReportFormat.GO))
-    assert not is_controlled(replace(VERIFIER, fail_to_pass=()))
+    assert confirming_verifier(VERIFIER, judged(ALL | failed)) is None
+    assert confirming_verifier(VERIFIER, judged(ALL | {"c": CaseOutcome.PASSED}, "c")) is None
+    assert needs_control_run(VERIFIER)
+    assert not needs_control_run(replace(VERIFIER, report=ReportFormat.GO))
+    assert not needs_control_run(replace(VERIFIER, fail_to_pass=()))
 
 
-def test_a_false_test_that_passes_takes_all_credit() -> None:
+def test_passed_falsified_test_removes_all_credit() -> None:
     first = judged(ALL)
-    made_up = after_control(VERIFIER, first, judged(ALL, NEW))
+    made_up = merge_control_run(VERIFIER, first, judged(ALL, NEW))
     assert (first.reward, made_up.reward, made_up.resolved, made_up.tampered) == (1.0, 0.0, False, True)
     assert (made_up.components["fail_to_pass"], made_up.components["tampered"]) == (0.0, 1.0)
     assert (made_up.command_s, made_up.total_s) == (4.0, 6.0)
 
 
-def test_a_false_test_that_passes_by_chance_takes_no_other_credit() -> None:
+def test_falsified_test_passing_by_chance_keeps_credit() -> None:
     first = judged(ALL | {NEW: CaseOutcome.FAILED})
-    by_chance = after_control(VERIFIER, first, judged(ALL, NEW))
+    by_chance = merge_control_run(VERIFIER, first, judged(ALL, NEW))
     assert (by_chance.tampered, by_chance.components["fail_to_pass_passed"]) == (False, 2.0)
 
 
-def test_a_run_without_a_report_shows_no_result_that_is_made_up() -> None:
+def test_run_without_report_proves_no_forgery() -> None:
     crashed = decide(VERIFIER, DecoyFile("", b"", (), ()), VerifierEvidence(fault="no report"), pristine=False)
-    verdict = after_control(VERIFIER, crashed, judged(ALL, NEW))
+    verdict = merge_control_run(VERIFIER, crashed, judged(ALL, NEW))
     assert (verdict.reward, verdict.tampered) == (0.0, False)
 
 
-def test_findings_that_are_certain_settle_a_control_run() -> None:
+def test_certain_finding_proves_forgery() -> None:
     lied = discredit(VERIFIER, judged(ALL), "a canary passed")
-    assert is_settled(lied)
-    assert not is_settled(judged(ALL, NEW))
+    assert proves_forgery(lied)
+    assert not proves_forgery(judged(ALL, NEW))
     seen = judged(ALL, NEW)
-    assert is_settled(replace(seen, components={**seen.components, "audit_runner": 1.0}))
+    assert proves_forgery(replace(seen, components={**seen.components, "audit_runner": 1.0}))
 
 
-def test_a_test_that_passes_only_in_the_run_that_counts_is_flagged() -> None:
-    assert unsteady(judged(ALL)).components["audit_unsteady"] == 1.0
+def test_unsteady_verdict_has_flag() -> None:
+    assert mark_unsteady(judged(ALL)).components["audit_unsteady"] == 1.0
 
 
-def test_a_false_test_that_fails_takes_nothing() -> None:
+def test_failed_falsified_test_keeps_credit() -> None:
     control = judged(ALL | {NEW: CaseOutcome.FAILED}, NEW, "tests/test_a.py::test_unseen")
-    kept = after_control(VERIFIER, judged(ALL), control)
+    kept = merge_control_run(VERIFIER, judged(ALL), control)
     assert (kept.reward, kept.tampered, kept.components["false_unreported"]) == (1.0, False, 1.0)
 
 
-def test_tests_that_pass_only_once_earn_nothing() -> None:
+def test_unconfirmed_tests_earn_nothing() -> None:
     first = judged(ALL)
-    kept = without_unconfirmed(VERIFIER, first, (NEW,), "they failed")
+    kept = withhold_unconfirmed(VERIFIER, first, (NEW,), "they failed")
     assert (kept.reward, kept.resolved, kept.tampered) == (0.0, False, False)
     assert (kept.components["fail_to_pass_passed"], kept.components["unconfirmed"]) == (2.0, 1.0)
     assert NEW in kept.reason
 
 
-def test_a_control_run_without_results_confirms_nothing() -> None:
-    asked = confirmable(VERIFIER, judged(ALL))
+def test_control_run_without_results_confirms_nothing() -> None:
+    asked = confirming_verifier(VERIFIER, judged(ALL))
     assert asked is not None
     crashed = decide(asked, DecoyFile("", b"", (), ()), VerifierEvidence(fault="no report"), pristine=False)
-    assert unconfirmed(asked, crashed) == asked.fail_to_pass
-    assert unconfirmed(asked, judged(ALL | {NEW: CaseOutcome.FAILED}, NEW)) == ()
-    must_pass = DecoyFile("", b"", (), (), late=(NEW,))
+    assert find_unconfirmed(asked, crashed) == asked.fail_to_pass
+    assert find_unconfirmed(asked, judged(ALL | {NEW: CaseOutcome.FAILED}, NEW)) == ()
+    must_pass = DecoyFile("", b"", (), (), run_after_decoy=(NEW,))
     control = decide(asked, must_pass, VerifierEvidence(ALL | {NEW: CaseOutcome.FAILED}), pristine=False)
-    assert unconfirmed(asked, control) == (NEW,)
+    assert find_unconfirmed(asked, control) == (NEW,)
 
 
 PATH = "tests/test_many.py"
@@ -135,59 +135,59 @@ def chosen_of(mended: str, kept: str, run: ControlRun, seed: int, failed: str = 
         fail_to_pass=tuple(f"{PATH}::test_{name}" for name in mended),
         pass_to_pass=tuple(f"{PATH}::test_{name}" for name in kept),
     )
-    return choose_false(MANY, asked, [f"{PATH}::test_{name}" for name in failed], run, random.Random(seed))
+    return choose_decoys(MANY, asked, [f"{PATH}::test_{name}" for name in failed], run, random.Random(seed))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_some_tests_become_false_and_the_others_must_pass_again(seed: int) -> None:
+def test_some_tests_are_falsified_others_must_pass(seed: int) -> None:
     mended = {f"{PATH}::test_{name}" for name in "abcd"}
     chosen = chosen_of("abcd", "efgh", ControlRun.SOME, seed, "h")
-    assert chosen.false & mended
-    assert chosen.true
-    assert chosen.false & mended | chosen.true == mended
-    assert not chosen.false & chosen.true
-    assert chosen.false <= mended
+    assert chosen.must_fail & mended
+    assert chosen.must_pass_again
+    assert chosen.must_fail & mended | chosen.must_pass_again == mended
+    assert not chosen.must_fail & chosen.must_pass_again
+    assert chosen.must_fail <= mended
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_kept_tests_become_false_if_no_other_can(seed: int) -> None:
+def test_pass_to_pass_tests_are_falsified_last(seed: int) -> None:
     asked = replace(
         make_verifier(),
         fail_to_pass=(f"{PATH}::test_a",),
         pass_to_pass=tuple(f"{PATH}::test_{name}" for name in "bcdefgh"),
         never_false=(f"{PATH}::test_a",),
     )
-    chosen = choose_false(MANY, asked, [f"{PATH}::test_h"], ControlRun.SOME, random.Random(seed))
-    assert len(chosen.false) == MOST_KEPT
-    assert not chosen.false & {f"{PATH}::test_a", f"{PATH}::test_h"}
-    assert chosen.true == {f"{PATH}::test_a"}
+    chosen = choose_decoys(MANY, asked, [f"{PATH}::test_h"], ControlRun.SOME, random.Random(seed))
+    assert len(chosen.must_fail) == MAX_PASS_TO_PASS
+    assert not chosen.must_fail & {f"{PATH}::test_a", f"{PATH}::test_h"}
+    assert chosen.must_pass_again == {f"{PATH}::test_a"}
 
 
-def test_each_test_is_false_in_some_run_and_true_in_another() -> None:
+def test_each_test_is_falsified_in_some_run() -> None:
     runs = [chosen_of("ab", "", ControlRun.SOME, seed) for seed in range(40)]
-    assert {tuple(sorted(run.false)) for run in runs} == {(f"{PATH}::test_a",), (f"{PATH}::test_b",)}
+    assert {tuple(sorted(run.must_fail)) for run in runs} == {(f"{PATH}::test_a",), (f"{PATH}::test_b",)}
 
 
 @pytest.mark.parametrize(("names", "plans"), [("abcd", {(1, 0)}), ("abc", {(2, 0)}), ("a", {(0, 2), (1, 1), (2, 0)})])
-def test_few_tests_have_more_control_runs(names: str, plans: set[tuple[int, int]]) -> None:
+def test_few_tests_get_more_control_runs(names: str, plans: set[tuple[int, int]]) -> None:
     verifier = replace(make_verifier(), fail_to_pass=tuple(f"{PATH}::test_{name}[1]" for name in names))
-    assert {plan_runs(verifier, random.Random(seed)) for seed in range(40)} == plans
+    assert {count_control_runs(verifier, random.Random(seed)) for seed in range(40)} == plans
     spared = replace(verifier, never_false=(f"{PATH}::test_a",))
-    assert plan_runs(spared, random.Random(1))[0] + plan_runs(spared, random.Random(1))[1] == 2
+    assert count_control_runs(spared, random.Random(1))[0] + count_control_runs(spared, random.Random(1))[1] == 2
 
 
-def test_one_test_alone_becomes_false() -> None:
-    assert chosen_of("c", "", ControlRun.SOME, 1).false == {f"{PATH}::test_c"}
-    assert chosen_of("c", "", ControlRun.LAST, 1).false == {f"{PATH}::test_c"}
+def test_single_test_is_falsified() -> None:
+    assert chosen_of("c", "", ControlRun.SOME, 1).must_fail == {f"{PATH}::test_c"}
+    assert chosen_of("c", "", ControlRun.LAST, 1).must_fail == {f"{PATH}::test_c"}
 
 
-def test_the_second_control_run_makes_only_the_last_test_false() -> None:
+def test_last_mode_falsifies_only_last_test() -> None:
     chosen = chosen_of("cab", "d", ControlRun.LAST, 1)
-    assert chosen.false == {f"{PATH}::test_c"}
-    assert chosen.true == {f"{PATH}::test_a", f"{PATH}::test_b"}
+    assert chosen.must_fail == {f"{PATH}::test_c"}
+    assert chosen.must_pass_again == {f"{PATH}::test_a", f"{PATH}::test_b"}
 
 
-def test_tests_of_one_method_become_false_together() -> None:
+def test_tests_sharing_method_are_falsified_together() -> None:
     source = b"""\
 class TestBase:
     def test_size(self):
@@ -203,13 +203,13 @@ class TestMore(TestBase):
     ids = tuple(f"a.py::{owner}::{name}" for owner in ("TestBase", "TestMore") for name in ("test_size", "test_name"))
     asked = replace(make_verifier(), fail_to_pass=(ids[0], ids[2], ids[1]), pass_to_pass=())
     for seed in range(10):
-        chosen = choose_false({"a.py": source}, asked, (), ControlRun.SOME, random.Random(seed))
-        assert {ids[0], ids[2]} <= chosen.false
-        assert chosen.true <= {ids[1]}
-        assert chosen.true.isdisjoint(chosen.false)
+        chosen = choose_decoys({"a.py": source}, asked, (), ControlRun.SOME, random.Random(seed))
+        assert {ids[0], ids[2]} <= chosen.must_fail
+        assert chosen.must_pass_again <= {ids[1]}
+        assert chosen.must_pass_again.isdisjoint(chosen.must_fail)
 
 
-def test_tests_that_call_a_false_test_need_not_pass_again() -> None:
+def test_callers_of_falsified_test_are_excused() -> None:
     source = b"""\
 def test_a(wanted=40):
     assert f(0) == wanted
@@ -229,7 +229,7 @@ class TestC:
 """
     ids = [f"{PATH}::{name}" for name in ("test_a", "test_b", "TestC::test_c", "TestC::test_d")]
     asked = replace(make_verifier(), fail_to_pass=tuple(ids), pass_to_pass=(), never_false=(ids[1], ids[3]))
-    chosen = [choose_false({PATH: source}, asked, (), ControlRun.SOME, random.Random(seed)) for seed in range(30)]
-    assert {test for one in chosen for test in one.false} == {ids[0], ids[2]}
-    assert all((ids[0] in one.false) == (ids[1] not in one.true) for one in chosen)
-    assert all((ids[2] in one.false) == (ids[3] not in one.true) for one in chosen)
+    chosen = [choose_decoys({PATH: source}, asked, (), ControlRun.SOME, random.Random(seed)) for seed in range(30)]
+    assert {test for one in chosen for test in one.must_fail} == {ids[0], ids[2]}
+    assert all((ids[0] in one.must_fail) == (ids[1] not in one.must_pass_again) for one in chosen)
+    assert all((ids[2] in one.must_fail) == (ids[3] not in one.must_pass_again) for one in chosen)

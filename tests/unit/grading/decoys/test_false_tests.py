@@ -1,4 +1,4 @@
-"""A false version of a test fails whenever the test passes, and nothing in its form tells that it is false."""
+"""Tests of falsified versions: each fails if its original passes, and its form does not reveal it."""
 
 import ast
 import os
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.grading.decoys.false_tests import FalsifiedFiles, false_versions, falsify_tests
-from farm.grading.decoys.python_source import edited, functions, read_source
+from farm.grading.decoys.python_source import apply_edits, functions, read_source
 from farm.grading.reports.junit import node_ids, parse_junit
 from farm.grading.reports.outcome import CaseOutcome
 
@@ -189,9 +189,9 @@ def run(directory: Path, files: Mapping[str, bytes]) -> Mapping[str, CaseOutcome
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_false_version_fails(tmp_path: Path, seed: int) -> None:
+def test_falsified_versions_all_fail(tmp_path: Path, seed: int) -> None:
     made = make_false(*FIT, seed=seed)
-    assert made.names == {f"test_a.py::{name}" for name in FIT}
+    assert made.falsified == {f"test_a.py::{name}" for name in FIT}
     outcomes = run(tmp_path, made.files)
     asynchronous = "test_a.py::test_never_awaited"
     passed = {test for test, outcome in outcomes.items() if outcome is CaseOutcome.PASSED}
@@ -199,14 +199,14 @@ def test_every_false_version_fails(tmp_path: Path, seed: int) -> None:
     assert passed <= {asynchronous}, made.files["test_a.py"].decode()
 
 
-def test_every_assertion_can_be_made_false(tmp_path: Path) -> None:
+def test_each_assertion_can_be_falsified(tmp_path: Path) -> None:
     text = read_source(SOURCE)
     assert text is not None
     files = {}
     for name, test, _ in (known for known in text.functions if known[0] in FIT):
         for number, variant in enumerate(false_versions(text, test, random.Random(4))):
             renamed = f"test_{name.replace('::', '_')}_{number}.py"
-            files[renamed] = (edited(SOURCE, variant), f"{renamed}::{name}")
+            files[renamed] = (apply_edits(SOURCE, variant), f"{renamed}::{name}")
     assert sum("test_order" in name for name in files) == 5
     assert sum("testParts" in name for name in files) == 7
     outcomes = run(tmp_path, {name: content for name, (content, _) in files.items()})
@@ -217,10 +217,10 @@ def test_every_assertion_can_be_made_false(tmp_path: Path) -> None:
     assert not still
 
 
-def test_a_test_that_may_assert_nothing_stays() -> None:
+def test_test_without_certain_assertion_is_unchanged() -> None:
     names = ("test_may_end_early", "test_expected_to_fail", "test_swallowed")
     made = make_false(*names, source=UNFIT)
-    assert (made.files, made.names) == ({}, frozenset())
+    assert (made.files, made.falsified) == ({}, frozenset())
 
 
 SOUND = b"""\
@@ -275,15 +275,15 @@ class CaseTest(unittest.TestCase):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_right_code_passes_no_false_version(tmp_path: Path, seed: int) -> None:
+def test_correct_code_fails_all_falsified_versions(tmp_path: Path, seed: int) -> None:
     names = [name for name, test, _ in functions(ast.parse(SOUND).body) if test.name.startswith("test")]
     made = make_false(*names, source=SOUND, seed=seed)
     outcomes = run(tmp_path, made.files)
     passed = {test for test, outcome in outcomes.items() if outcome is CaseOutcome.PASSED}
-    assert not passed & made.names, made.files["test_a.py"].decode()
+    assert not passed & made.falsified, made.files["test_a.py"].decode()
 
 
-def test_an_equality_is_never_negated() -> None:
+def test_equality_is_not_negated() -> None:
     for seed in range(20):
         made = make_false("test_sum", "test_computed", "test_near", "CaseTest::testTruth", seed=seed)
         text = made.files["test_a.py"]
@@ -292,7 +292,7 @@ def test_an_equality_is_never_negated() -> None:
 
 
 @given(st.integers())
-def test_only_the_asked_tests_change(seed: int) -> None:
+def test_only_requested_tests_are_falsified(seed: int) -> None:
     made = make_false("test_sum", "CaseTest::testPair", seed=seed)
     old, new = SOURCE.splitlines(), made.files["test_a.py"].splitlines()
     changed = [one for one, other in zip(old, new, strict=True) if one != other]
@@ -300,7 +300,7 @@ def test_only_the_asked_tests_change(seed: int) -> None:
     assert made == make_false("test_sum", "CaseTest::testPair", seed=seed)
 
 
-def test_a_new_number_has_the_form_of_the_old_one() -> None:
+def test_new_number_has_form_of_old() -> None:
     source = b"def test_price():\n    assert price(40) == 300\n\ndef test_more():\n    assert price(7) == 17\n"
     wanted = {make_false("test_price", source=source, seed=seed).files["test_a.py"] for seed in range(30)}
     numbers = {found[1] for text in wanted if (found := re.search(rb"== (\d+)", text))}
@@ -309,7 +309,7 @@ def test_a_new_number_has_the_form_of_the_old_one() -> None:
     assert b"300" not in numbers
 
 
-def test_a_word_gives_way_to_one_as_frequent() -> None:
+def test_word_is_replaced_by_equally_frequent_one() -> None:
     source = b"def test_a():\n    assert f('red') == 'green'\n\ndef test_b():\n    assert f('red red') == 'red'\n"
     for seed in range(20):
         text = make_false("test_a", source=source, seed=seed).files["test_a.py"]
@@ -324,15 +324,15 @@ INHERITED = {
 }
 
 
-def test_an_inherited_test_is_made_false_at_its_definition() -> None:
+def test_inherited_test_is_falsified_in_base_class() -> None:
     made = falsify_tests(INHERITED, ["test_one.py::TestOne::test_size"], random.Random(1))
     assert list(made.files) == ["shared.py"]
-    assert set(made.names) == {"test_one.py::TestOne::test_size"}
+    assert set(made.falsified) == {"test_one.py::TestOne::test_size"}
     doubtful = {**INHERITED, "other.py": INHERITED["shared.py"]}
-    assert not falsify_tests(doubtful, ["test_one.py::TestOne::test_size"], random.Random(1)).names
+    assert not falsify_tests(doubtful, ["test_one.py::TestOne::test_size"], random.Random(1)).falsified
 
 
-def test_a_test_that_two_classes_share_is_made_false_once() -> None:
+def test_shared_test_is_falsified_once() -> None:
     files = {
         "test_base.py": b"class TestBase:\n    def test_word(self):\n        assert f() == 'red'\n\nOTHER = 'green'\n",
         "test_sub.py": b"from test_base import TestBase\n",
@@ -340,21 +340,21 @@ def test_a_test_that_two_classes_share_is_made_false_once() -> None:
     ids = ["test_base.py::TestBase::test_word", "test_sub.py::TestBase::test_word"]
     for seed in range(40):
         made = falsify_tests(files, ids, random.Random(seed))
-        assert made.names == set(ids)
+        assert made.falsified == set(ids)
         assert b"f() == 'red'" not in made.files["test_base.py"]
 
 
 @pytest.mark.parametrize("source", [b"", b"def test_sum(:", b"\xff\xfe", b"\0", SOURCE.replace(b"\n", b"\r\n")])
-def test_a_file_that_is_no_python_stays(source: bytes) -> None:
+def test_invalid_python_is_unchanged(source: bytes) -> None:
     assert make_false("test_sum", source=source).files == {}
 
 
 OURS = sorted(Path(__file__).parents[2].rglob("test_*.py"))
-"""Test files as people write them."""
+"""Test files of real projects."""
 
 
 @given(st.sampled_from(OURS), st.integers())
-def test_a_false_file_still_parses(path: Path, seed: int) -> None:
+def test_falsified_file_still_parses(path: Path, seed: int) -> None:
     before = path.read_bytes()
     names = [name for name, test, _ in functions(ast.parse(before).body) if test.name.startswith("test_")]
     made = make_false(*names, source=before, seed=seed)

@@ -1,4 +1,4 @@
-"""Tests of ours inside the expected files of Rust, Go and JavaScript; ``tests/attacks`` runs such files."""
+"""Tests of inline decoys in Rust, Go and JavaScript; ``tests/attacks`` runs such files."""
 
 import random
 import re
@@ -110,7 +110,7 @@ def exam(
 ) -> VerifierPlan:
     path, usual = FILES[kind]
     return build_verifier_plan(
-        verifier(kind, expected), {path: BundleFile(source or usual)}, (), random.Random(seed), before=before
+        verifier(kind, expected), {path: BundleFile(source or usual)}, (), random.Random(seed), decoys_first=before
     )
 
 
@@ -120,48 +120,48 @@ def found(kind: ReportFormat, source: bytes) -> dict[str, LocatedTest]:
 
 
 def added(kind: ReportFormat, made: VerifierPlan) -> Iterator[tuple[str, bytes, bool]]:
-    """The name of each test in the expected file that is ours, its text, and whether it must fail."""
+    """Yield each decoy in the expected file: its name, its source, and True if it must fail."""
     path, usual = FILES[kind]
     grown = made.tests[path].content
     for name, one in found(kind, grown).items():
         if name not in found(kind, usual):
             (held,) = containers_of_tests(EXPECTED[kind])
-            yield name, grown[slice(*one.whole)], f"{held}::{name}" in made.canary.must_fail
+            yield name, grown[slice(*one.span)], f"{held}::{name}" in made.decoys.must_fail
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_the_expected_tests_stand_among_ours_as_they_were(kind: ReportFormat) -> None:
+def test_inline_decoys_leave_expected_tests_unchanged(kind: ReportFormat) -> None:
     path, usual = FILES[kind]
     places = set()
     for seed in range(40):
         made = exam(kind, seed)
         grown = made.tests[path].content
         for one in find_tests(path.rpartition(".")[2], usual):
-            assert usual[slice(*one.whole)] in grown
+            assert usual[slice(*one.span)] in grown
         ours = list(added(kind, made))
         assert {must_fail for _, _, must_fail in ours} == {True, False}
         for name, text, must_fail in ours:
             identity = f"{containers_of_tests(EXPECTED[kind])[0]}::{name}"
-            assert must_fail or identity in made.canary.must_pass
+            assert must_fail or identity in made.decoys.must_pass
             assert invalid_test_id_reason(identity, kind) is None
-            places.add(sum(usual[slice(*one.whole)] in grown.split(text)[0] for one in found(kind, usual).values()))
-        known = {*made.canary.must_fail, *made.canary.must_pass}
+            places.add(sum(usual[slice(*one.span)] in grown.split(text)[0] for one in found(kind, usual).values()))
+        known = {*made.decoys.must_fail, *made.decoys.must_pass}
         assert not known & set(EXPECTED[kind])
     assert len(places) >= len(EXPECTED[kind]), places
 
 
 def double_of(usual: bytes, one: LocatedTest, text: bytes) -> set[bytes] | None:
-    """What ``text`` says in place of the name and the wanted value; None where it is no double of that test."""
-    pattern, last = b"", one.whole[0]
-    for start, end in sorted((one.title, one.wanted)) if one.wanted is not None else ():
+    """Return the name and the literal in ``text`` if it is a near copy of the test, or None."""
+    pattern, last = b"", one.span[0]
+    for start, end in sorted((one.name_span, one.literal_span)) if one.literal_span is not None else ():
         pattern += re.escape(usual[last:start]) + rb"([\w .:\"]+)"
         last = end
-    same = re.fullmatch(pattern + re.escape(usual[last : one.whole[1]]), text) if pattern else None
+    same = re.fullmatch(pattern + re.escape(usual[last : one.span[1]]), text) if pattern else None
     return set(same.groups()) if same else None
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_a_double_is_its_original_but_for_its_name_and_what_it_wants(kind: ReportFormat) -> None:
+def test_near_copy_differs_in_name_and_literal(kind: ReportFormat) -> None:
     path, usual = FILES[kind]
     suffix = path.rpartition(".")[2]
     doubled = set()
@@ -171,37 +171,37 @@ def test_a_double_is_its_original_but_for_its_name_and_what_it_wants(kind: Repor
                 said = double_of(usual, one, text)
                 if said is not None:
                     assert must_fail
-                    assert not said & {usual[slice(*one.title)], usual[slice(*(one.wanted or one.title))]}
+                    assert not said & {usual[slice(*one.name_span)], usual[slice(*(one.literal_span or one.name_span))]}
                     doubled.add(one.name.split(" ")[0])
     assert doubled == DOUBLED[kind]
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_whose_double_may_run_first_is_told_and_none_does_where_that_is_forbidden(kind: ReportFormat) -> None:
+def test_near_copies_running_first_are_recorded(kind: ReportFormat) -> None:
     path, usual = FILES[kind]
-    late, doubles = set(), set()
+    run_after_decoy, doubles = set(), set()
     for seed in range(40):
-        late |= {*exam(kind, seed).canary.late}
+        run_after_decoy |= {*exam(kind, seed).decoys.run_after_decoy}
         made = exam(kind, seed, before=False)
-        assert not made.canary.late
+        assert not made.decoys.run_after_decoy
         grown = made.tests[path].content
         for _, text, _ in added(kind, made):
             for one in find_tests(path.rpartition(".")[2], usual):
                 if double_of(usual, one, text) is not None:
                     doubles.add(one.name)
-                    assert grown.index(text) > grown.index(usual[slice(*one.whole)])
-    assert late == {test for test in EXPECTED[kind] if "GivesUp" not in test}
+                    assert grown.index(text) > grown.index(usual[slice(*one.span)])
+    assert run_after_decoy == {test for test in EXPECTED[kind] if "GivesUp" not in test}
     assert bool(doubles) is (kind is not CARGO)
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_whoever_passes_or_drops_all_of_a_file_gives_himself_away(kind: ReportFormat) -> None:
+def test_forging_a_whole_file_is_detected(kind: ReportFormat) -> None:
     made = exam(kind, 1)
-    truth = dict.fromkeys((*EXPECTED[kind], *made.canary.must_pass), CaseOutcome.PASSED)
-    truth |= dict.fromkeys(made.canary.must_fail, CaseOutcome.FAILED)
+    truth = dict.fromkeys((*EXPECTED[kind], *made.decoys.must_pass), CaseOutcome.PASSED)
+    truth |= dict.fromkeys(made.decoys.must_fail, CaseOutcome.FAILED)
 
     def judged(outcomes: dict[str, CaseOutcome]) -> tuple[float, bool]:
-        verdict = decide(verifier(kind), made.canary, VerifierEvidence(outcomes), pristine=False)
+        verdict = decide(verifier(kind), made.decoys, VerifierEvidence(outcomes), pristine=False)
         return verdict.reward, verdict.tampered
 
     assert judged(truth) == (1.0, False)
@@ -222,13 +222,11 @@ def test_whoever_passes_or_drops_all_of_a_file_gives_himself_away(kind: ReportFo
         (JEST, b"afterEach(() => expect(calls).toBe(1));\n" + SCRIPT, True, False),
     ],
 )
-def test_where_others_would_suffer_there_are_fewer(
-    kind: ReportFormat, source: bytes, doubles: bool, passing: bool
-) -> None:
+def test_fragile_files_get_fewer_decoys(kind: ReportFormat, source: bytes, doubles: bool, passing: bool) -> None:
     path = FILES[kind][0]
     most, passes = 0, 0
     for seed in range(12):
-        planted = add_inline_decoys(verifier(kind), {path: source}, random.Random(seed), NOUNS, before=True)
+        planted = add_inline_decoys(verifier(kind), {path: source}, random.Random(seed), NOUNS, decoys_first=True)
         most, passes = max(most, len(planted.must_fail)), passes + len(planted.must_pass)
     assert (most > 1, passes > 0) == (bool(doubles), bool(passing))
 
@@ -244,25 +242,25 @@ def test_where_others_would_suffer_there_are_fewer(
         (JEST, b"test.only('adds what is bought' + n, () => {});\n", False),
     ],
 )
-def test_what_cannot_be_told_apart_gets_one_at_its_end(kind: ReportFormat, source: bytes, at_the_end: bool) -> None:
+def test_unparsed_file_gets_decoy_at_end(kind: ReportFormat, source: bytes, at_the_end: bool) -> None:
     made = exam(kind, 3, source)
     grown = made.tests[FILES[kind][0]].content
     assert grown.startswith(source)
     assert (len(grown) > len(source)) is at_the_end
-    assert len(made.canary.must_not_pass) == at_the_end
+    assert len(made.decoys.must_not_pass) == at_the_end
 
 
-def test_a_module_in_a_file_of_its_own_is_named_by_where_it_is() -> None:
+def test_rust_module_file_is_named_by_path() -> None:
     tests = {"tests/it/main.rs": b"mod prices;\n", "tests/it/prices.rs": RUST}
     expected = ("tests/it/main.rs::prices::discounts::a_quarter_less",)
-    planted = add_inline_decoys(verifier(CARGO, expected), tests, random.Random(2), NOUNS, before=True)
+    planted = add_inline_decoys(verifier(CARGO, expected), tests, random.Random(2), NOUNS, decoys_first=True)
     assert list(planted.files) == ["tests/it/prices.rs"]
     assert all(test.startswith("tests/it/main.rs::prices::discounts::") for test in planted.must_pass)
 
 
-def test_a_test_that_is_told_by_its_name_alone_is_run_with_all_targets() -> None:
+def test_empty_container_runs_all_targets() -> None:
     made = exam(CARGO, 1, expected=("::sums_all_prices",))
     command = made.command(FRAMEWORKS[CARGO].command)
     assert "--test" not in command
-    assert any(test.startswith("::") for test in made.canary.must_fail)
-    assert made.canary.path in made.tests
+    assert any(test.startswith("::") for test in made.decoys.must_fail)
+    assert made.decoys.path in made.tests

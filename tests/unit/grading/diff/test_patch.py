@@ -1,4 +1,4 @@
-"""The patch that people read is one that git takes."""
+"""Tests of patch rendering, compared with git."""
 
 import subprocess
 from pathlib import Path
@@ -29,7 +29,7 @@ def git_apply(directory: Path, text: str) -> None:
     )
 
 
-def test_an_edit_reads_as_git_prints_it() -> None:
+def test_edit_equals_git_diff() -> None:
     lines = [f"{number}\n" for number in range(12)]
     after = [*lines[:5], "five\n", *lines[6:]]
     assert render(change(write("a.py", "".join(after).encode())), write("a.py", "".join(lines).encode())) == (
@@ -37,7 +37,7 @@ def test_an_edit_reads_as_git_prints_it() -> None:
     )
 
 
-def test_kinds_and_modes_are_named() -> None:
+def test_kinds_and_modes_are_rendered() -> None:
     text = render(
         change(
             write("new.sh", b"x\n", executable=True),
@@ -61,24 +61,24 @@ def test_kinds_and_modes_are_named() -> None:
 
 
 @pytest.mark.parametrize("content", [b"\0", b"\xff\xfe", bytes(patch.MAX_SHOWN_BYTES + 1)])
-def test_what_is_no_text_is_named_binary(content: bytes) -> None:
+def test_binary_content_is_listed_as_binary(content: bytes) -> None:
     assert render(change(write("a", content))).endswith("Binary files /dev/null and b/a differ\n")
 
 
-def test_odd_names_are_quoted_and_the_text_is_unicode() -> None:
+def test_special_names_are_quoted() -> None:
     text = render(change(write('q"\n\x1b[31m\udcff\\', b"x\n")))
     assert '"b/q\\"\\n\\033[31m\\377\\\\"' in text
     text.encode()
 
 
-def test_a_patch_has_a_bound() -> None:
+def test_patch_size_is_limited() -> None:
     files = [write(f"f{number}", b"x\n" * 500_000) for number in range(5)]
     text = render(change(*files))
     assert len(text) <= patch.MAX_PATCH_CHARS + 1000
     assert text.endswith("Binary files differ (1000000 bytes, not shown)\n")
 
 
-def test_a_costly_comparison_is_cut_short() -> None:
+def test_costly_comparison_is_stopped() -> None:
     old = "".join(f"{number * 7919 % 4001}\n" for number in range(4000))
     new = "".join(f"{number * 104729 % 4001}\n" for number in range(4000))
     text = render(change(write("a", new.encode())), write("a", old.encode()))
@@ -93,7 +93,7 @@ NAMES = st.sampled_from(["a.py", "dir/b c.txt", "ü", "tab\tname", 'quo"te'])
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(old=st.dictionaries(NAMES, TEXTS), new=st.dictionaries(NAMES, TEXTS))
-def test_git_apply_makes_the_new_tree(
+def test_git_apply_gives_the_new_tree(
     tmp_path_factory: pytest.TempPathFactory, old: dict[str, str], new: dict[str, str]
 ) -> None:
     directory = tmp_path_factory.mktemp("tree")
@@ -125,7 +125,7 @@ def test_any_change_renders_as_unicode(files: list[FileChange], old: bytes) -> N
     render_patch(change(*files), lambda path: write(path, old)).encode()
 
 
-def test_lines_are_counted_also_where_they_are_not_shown_and_text_is_kept_only_of_what_is_asked_for() -> None:
+def test_lines_are_counted_and_selected_text_kept() -> None:
     files = (write("a.py", b"1\n2\n"), write("b.txt", b"1\n2\n3"), write("c.bin", b"\0\n\n"), delete("d.py"))
     old = {"a.py": write("a.py", b"1\n"), "d.py": write("d.py", b"x\ny\n")}
     found = patch.render(change(*files), old.get, lambda path: path.endswith(".py")).files
@@ -143,7 +143,7 @@ def test_lines_are_counted_also_where_they_are_not_shown_and_text_is_kept_only_o
     ]
 
 
-def test_no_more_text_is_kept_than_is_granted() -> None:
+def test_kept_text_is_limited() -> None:
     half = b"x = 1\n" * (patch.MAX_KEPT_CHARS // 12)
     files = [write(f"{name}.py", half) for name in "abc"]
     old = {file.path: write(file.path, half[:-3] + b"2\n") for file in files}

@@ -1,4 +1,4 @@
-"""Style over the changed lines: real ruff, over text that may be hostile."""
+"""Tests of style measurement on changed lines, with the real ruff and hostile text."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ async def measured(*files: FileChange, **old: bytes) -> Mapping[str, float]:
     return await measure_style(render(change(*files), before.get, is_python).files)
 
 
-async def test_only_what_the_change_adds_and_takes_away_counts() -> None:
+async def test_only_changed_lines_count() -> None:
     new = OLD.replace(b"return x == None", b"y = 1 \n    return x is None")
     found = await measured(write("a.py", new), a=OLD)
     counts = {"style_new": 2.0, "style_fixed": 1.0, "style_delta": 1.0, "style_unchecked": 0.0}
@@ -30,27 +30,27 @@ async def test_only_what_the_change_adds_and_takes_away_counts() -> None:
     assert (mended["style_new"], mended["style_fixed"], mended["style_delta"]) == (0.0, 1.0, -1.0)
 
 
-async def test_another_ruff_than_the_farms_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_ruff_version_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_ruff(tmp_path, monkeypatch, "0.15.8")
     assert await measured(write("n.py", b"import os\n")) == {"style_unchecked": 1.0}
 
 
-def test_a_version_is_a_number() -> None:
+def test_version_becomes_number() -> None:
     assert style.version_number("0.17.5") == 17_005.0
     assert style.linter_version() == style.RUFF
 
 
-async def test_without_python_there_is_no_style() -> None:
+async def test_change_without_python_has_no_style() -> None:
     assert await measured(write("a.txt"), link("b.txt", b"a.txt")) == {}
     assert await measured(FileChange("a.py", write("a").kind, OLD, True), a=OLD) == {}, "only its mode"
 
 
-async def test_new_and_deleted_files_count_whole() -> None:
+async def test_new_and_deleted_files_count_fully() -> None:
     assert (await measured(write("n.py", b"import os\n")))["style_new"] == 1.0
     assert (await measured(delete("a.py"), a=OLD))["style_fixed"] >= 1.0
 
 
-async def test_what_does_not_parse_counts_wherever_the_parser_noticed() -> None:
+async def test_syntax_error_counts_on_any_line() -> None:
     found = await measured(write("a.py", OLD.replace(b"def f(x):", b"def f(x:")), a=OLD)
     assert found["style_new"] >= 1.0
 
@@ -64,11 +64,11 @@ async def test_what_does_not_parse_counts_wherever_the_parser_noticed() -> None:
         b"\r\r\rimport sys\n",
     ],
 )
-async def test_nothing_in_the_text_hides_a_violation(hidden: bytes) -> None:
+async def test_comments_do_not_hide_violations(hidden: bytes) -> None:
     assert (await measured(write("a.py", hidden)))["style_new"] >= 1.0
 
 
-async def test_no_configuration_and_no_name_of_the_change_reaches_the_linter() -> None:
+async def test_linter_ignores_configuration_and_names() -> None:
     files = [
         write("pyproject.toml", b'[tool.ruff]\nexclude = ["*"]\n'),
         write("ruff.toml", b'lint.select = []\nextend = "/etc/passwd"\n'),
@@ -79,24 +79,24 @@ async def test_no_configuration_and_no_name_of_the_change_reaches_the_linter() -
     assert (await measured(*files))["style_new"] == 3.0
 
 
-async def test_past_its_bounds_nothing_is_checked_and_that_is_said() -> None:
+async def test_files_beyond_limits_are_unchecked() -> None:
     big = write("big.py", b"x = 1\n" * 300_000)
     assert await measured(big) == {"style_unchecked": 1.0}
     assert await measured(write("latin.py", b"x = '\xe4'\n"), write("big.py", big.content)) == {"style_unchecked": 2.0}
 
 
-async def test_of_many_files_each_is_checked() -> None:
+async def test_many_files_are_all_checked() -> None:
     def many(content: bytes) -> list[FileChange]:
-        return [write(f"f{n}.py", content) for n in range(style.MOST_FILES + 5)]
+        return [write(f"f{n}.py", content) for n in range(style.MAX_FILES + 5)]
 
     found = await measured(*many(b"x = 1\ny = 2 \nz = 3 \n"))
-    assert (found["style_new"], found["style_unchecked"]) == (2.0 * style.MOST_FILES, 5.0)
+    assert (found["style_new"], found["style_unchecked"]) == (2.0 * style.MAX_FILES, 5.0)
     found = await measured(*many(b"x = 1\n"))
     assert (found["style_new"], found["style_unchecked"]) == (0.0, 5.0)
 
 
-def test_a_program_finds_all_texts_where_few_descriptors_are_allowed() -> None:
-    texts = [b"%d\n" % number * (number % 3) for number in range(2 * style.MOST_FILES)]
+def test_worker_raises_its_descriptor_limit() -> None:
+    texts = [b"%d\n" % number * (number % 3) for number in range(2 * style.MAX_FILES)]
     command = ["/bin/sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh", sys.executable, "-I", "-S", ruff_worker.__file__]
     command += [str(style.CPU_S), str(style.MEMORY_BYTES), "/bin/cat"]
     found = subprocess.run(command, input=b"".join(map(ruff_worker.framed, texts)), capture_output=True, check=True)
@@ -104,13 +104,13 @@ def test_a_program_finds_all_texts_where_few_descriptors_are_allowed() -> None:
     assert [ruff_worker.index_of(ruff_worker.path_of(index)) for index in range(3)] == [0, 1, 2]
 
 
-async def test_a_text_that_was_not_seen_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unread_text_is_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(style, "_COMMAND", [*style._COMMAND, "/nonexistent/100"])
     assert await measured(write("a.py", b"import os\n")) == {"style_unchecked": 1.0}
 
 
-@pytest.mark.parametrize(("bound", "value"), [("WALL_S", 0.0), ("MOST_OUTPUT", 10), ("MEMORY_BYTES", 1)])
-async def test_a_linter_that_gives_in_loses_nothing(monkeypatch: pytest.MonkeyPatch, bound: str, value: object) -> None:
+@pytest.mark.parametrize(("bound", "value"), [("WALL_S", 0.0), ("MAX_OUTPUT_BYTES", 10), ("MEMORY_BYTES", 1)])
+async def test_failed_linter_leaves_files_unchecked(monkeypatch: pytest.MonkeyPatch, bound: str, value: object) -> None:
     monkeypatch.setattr(style, bound, value)
     assert await measured(write("a.py", b"import os\n")) == {"style_unchecked": 1.0}
 
@@ -126,6 +126,6 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_whatever_the_text_is_there_is_an_answer(name: str) -> None:
+async def test_any_text_gives_components(name: str) -> None:
     found = await measured(write("a.py", HOSTILE[name]))
     assert found["style_unchecked"] == 1.0 or found["style_new"] >= 1.0

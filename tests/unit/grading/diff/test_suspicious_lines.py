@@ -1,11 +1,11 @@
-"""Which lines of a change look like results made up; honest changes have none."""
+"""Tests of the search for suspicious lines: forgeries have some, legitimate changes none."""
 
 import pytest
 
 from farm.core.change import Change
 from farm.grading.diff.patch import render
 from farm.grading.diff.style import is_python
-from farm.grading.diff.suspicious_lines import MOST_FOUND, find_suspicious_lines
+from farm.grading.diff.suspicious_lines import MAX_REPORTED, find_suspicious_lines
 from tests.attacks.grading.test_forged_output import ATTACKS
 from tests.support.farm.grading_values import write
 
@@ -88,7 +88,7 @@ def test_lines_that_were_there_are_nobodys() -> None:
 
 
 def test_only_so_many_are_told_and_no_text_takes_long() -> None:
-    assert len(screened(("a.py", "os._exit(0)\n" * 1000))) == MOST_FOUND
+    assert len(screened(("a.py", "os._exit(0)\n" * 1000))) == MAX_REPORTED
     assert screened(("a.py", ("def __eq__(" + "sys.modules[" * 40 + "\n") * 2000)) == ()
     assert screened(("a.py", "def __eq__" * 100_000)) == ()
 

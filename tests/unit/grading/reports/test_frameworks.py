@@ -1,4 +1,4 @@
-"""Reports that are not pytest's, recorded from the real programs, and what those are made to run."""
+"""Tests of recorded reports of other frameworks, and of the commands that run these frameworks."""
 
 import contextlib
 import random
@@ -48,7 +48,7 @@ def read(kind: ReportFormat, name: str) -> dict[str, CaseOutcome]:
     return dict(read_report((RECORDED / name).read_bytes(), kind, (), "/srv/repo"))
 
 
-def test_cargo() -> None:
+def test_cargo_report_is_parsed() -> None:
     assert read(CARGO, "cargo.txt") == {
         "src/lib.rs::tests::adds": PASSED,
         "src/lib.rs::tests::later": SKIPPED,
@@ -63,14 +63,14 @@ def test_cargo() -> None:
     ("kind", "name", "test"),
     [(CARGO, "cargo.txt", "wide"), (GO, "go.jsonl", "TestAdd"), (GO, "go.jsonl", "TestAdd/two")],
 )
-def test_a_test_may_be_told_by_its_name_alone(kind: ReportFormat, name: str, test: str) -> None:
+def test_empty_container_matches_name_in_all(kind: ReportFormat, name: str, test: str) -> None:
     assert invalid_test_id_reason(f"::{test}", kind) is None
     outcomes = read_report((RECORDED / name).read_bytes(), kind, ("",), "/srv/repo")
     assert outcomes[f"::{test}"] is (PASSED if test.endswith("two") else FAILED)
     assert FRAMEWORKS[kind].words("") in ("", "./...")
 
 
-def test_go() -> None:
+def test_go_report_is_parsed() -> None:
     package = "example.com/sum/part"
     assert read(GO, "go.jsonl") == {
         f"{package}::TestAdd": FAILED,
@@ -82,7 +82,7 @@ def test_go() -> None:
 
 
 @pytest.mark.parametrize(("name", "file"), [("jest.json", "src/sum.test.js"), ("vitest.json", "vt/sum.test.js")])
-def test_jest_and_vitest(name: str, file: str) -> None:
+def test_jest_and_vitest_reports_are_parsed(name: str, file: str) -> None:
     assert read(JEST, name) == {
         f"{file}::sum adds": PASSED,
         f"{file}::sum breaks": FAILED,
@@ -91,7 +91,7 @@ def test_jest_and_vitest(name: str, file: str) -> None:
     }
 
 
-def test_tap() -> None:
+def test_tap_report_is_parsed() -> None:
     report = b"""TAP version 14
 1..6
 ok 1 - it adds
@@ -114,7 +114,7 @@ okay 8
     }
 
 
-def test_junit_of_any_program() -> None:
+def test_junit_report_is_parsed() -> None:
     report = b"<testsuite><testcase classname='a.BTest' name='c'/><testcase name='d'><error/></testcase></testsuite>"
     assert read_report(report, ReportFormat.JUNIT, (), "/") == {"a.BTest::c": PASSED, "::d": ERROR}
 
@@ -155,7 +155,7 @@ class Sums(unittest.TestCase):
 """
 
 
-def test_unittest_is_run_by_a_program_of_ours(tmp_path: Path) -> None:
+def test_unittest_runner_writes_junit_report(tmp_path: Path) -> None:
     tests = tmp_path / "tests"
     tests.mkdir()
     (tests / "test_a.py").write_text(UNITTEST)
@@ -177,7 +177,7 @@ def test_unittest_is_run_by_a_program_of_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", FRAMEWORKS)
 @given(st.binary(max_size=200) | st.text(alphabet='{}[]":,ok not1.test run\n', max_size=200).map(str.encode))
-def test_no_bytes_bring_a_reader_down(kind: ReportFormat, report: bytes) -> None:
+def test_any_bytes_raise_only_report_error(kind: ReportFormat, report: bytes) -> None:
     with contextlib.suppress(ReportError):
         read_report(report, kind, ("a.py",), "/srv")
 
@@ -197,7 +197,7 @@ TAKES_LONG = {
 
 
 @pytest.mark.parametrize(("kind", "report"), TAKES_LONG.values(), ids=TAKES_LONG)
-def test_a_report_made_to_be_read_for_minutes_is_read_at_once(kind: ReportFormat, report: bytes) -> None:
+def test_hostile_report_is_parsed_in_linear_time(kind: ReportFormat, report: bytes) -> None:
     assert len(read_report(report, kind, ("a.py",), "/srv")) == 1
 
 
@@ -216,13 +216,13 @@ def test_a_report_made_to_be_read_for_minutes_is_read_at_once(kind: ReportFormat
     ],
     ids=["jest", "cargo"],
 )
-def test_a_long_name_said_once_does_not_stand_before_any_number_of_tests(kind: ReportFormat, report: bytes) -> None:
+def test_long_container_name_is_limited(kind: ReportFormat, report: bytes) -> None:
     with pytest.raises(ReportError, match="names"):
         read_report(report, kind, (), "/srv")
 
 
 @pytest.mark.parametrize("kind", [JEST, GO])
-def test_json_has_a_bound(kind: ReportFormat) -> None:
+def test_too_large_json_raises(kind: ReportFormat) -> None:
     honest = JEST_NAMES % (b"a", b'{"fullName": "b", "status": "passed"}') if kind is JEST else GO_PASS % b'"A"'
     read_report(honest, kind, (), "/srv")
     with pytest.raises(ReportError, match="JSON"):
@@ -233,7 +233,7 @@ GO_PASS = b'{"Action": "pass", "Package": "p", "Test": %s}\n'
 
 
 @pytest.mark.parametrize("kind", [JEST, GO])
-def test_a_name_that_is_nested_is_none(kind: ReportFormat) -> None:
+def test_nested_test_name_raises(kind: ReportFormat) -> None:
     for depth in range(600, 1000):  # at some depth it can be read, and not be printed
         nested = b"[" * depth + b"]" * depth
         case = b'{"fullName": %s, "status": "passed"}' % nested
@@ -244,7 +244,7 @@ def test_a_name_that_is_nested_is_none(kind: ReportFormat) -> None:
 @pytest.mark.parametrize(
     "report", [b"", b"{}", b'{"testResults": 3}', b'{"testResults": [{"name": "a"}]}', b"[" * 9999]
 )
-def test_what_jest_did_not_write_is_refused(report: bytes) -> None:
+def test_invalid_jest_report_raises(report: bytes) -> None:
     with pytest.raises(ReportError):
         read_report(report, JEST, (), "/")
 
@@ -257,39 +257,39 @@ def exam(kind: ReportFormat, seed: int = 1) -> VerifierPlan:
 
 
 @pytest.mark.parametrize("kind", [ReportFormat.UNITTEST, GO, CARGO, JEST])
-def test_a_canary_is_run_with_the_expected_tests(kind: ReportFormat) -> None:
+def test_plan_runs_decoys_with_expected_tests(kind: ReportFormat) -> None:
     made = exam(kind)
-    assert made.canary.must_fail
-    assert made.canary.must_pass
-    assert made.canary.path in made.tests
-    for test in (*made.canary.must_fail, *made.canary.must_pass):
+    assert made.decoys.must_fail
+    assert made.decoys.must_pass
+    assert made.decoys.path in made.tests
+    for test in (*made.decoys.must_fail, *made.decoys.must_pass):
         assert invalid_test_id_reason(test, kind) is None
-        assert test.partition("::")[0] in made.holders
-    assert made.canary.content not in {exam(kind, seed).canary.content for seed in range(2, 9)}
+        assert test.partition("::")[0] in made.test_containers
+    assert made.decoys.content not in {exam(kind, seed).decoys.content for seed in range(2, 9)}
 
 
-def test_unittest_runs_false_versions(tmp_path: Path) -> None:
+def test_unittest_runner_runs_falsified_tests(tmp_path: Path) -> None:
     made = exam(ReportFormat.UNITTEST)
     for path, file in made.tests.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_bytes(file.content)
-    subprocess.run([sys.executable, RUNNER, tmp_path / "report", *made.holders], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, RUNNER, tmp_path / "report", *made.test_containers], cwd=tmp_path, check=True)
     report = (tmp_path / "report").read_bytes()
-    outcomes = read_report(report, ReportFormat.UNITTEST, made.holders, str(tmp_path))
-    assert made.canary.must_not_pass
-    assert {outcomes.get(test) for test in made.canary.must_not_pass} == {FAILED}
+    outcomes = read_report(report, ReportFormat.UNITTEST, made.test_containers, str(tmp_path))
+    assert made.decoys.must_not_pass
+    assert {outcomes.get(test) for test in made.decoys.must_not_pass} == {FAILED}
 
 
 @pytest.mark.parametrize("kind", [ReportFormat.JUNIT, TAP])
-def test_what_has_no_canary_is_run_as_it_is(kind: ReportFormat) -> None:
+def test_format_without_decoys_runs_unchanged(kind: ReportFormat) -> None:
     made = exam(kind)
-    assert (made.canary.must_fail, dict(made.tests)) == (
+    assert (made.decoys.must_fail, dict(made.tests)) == (
         (),
         {path: BundleFile(content) for path, content in TESTS[kind].items()},
     )
 
 
-def test_commands_choose_what_holds_expected_tests() -> None:
+def test_commands_select_test_containers() -> None:
     def words(kind: ReportFormat, holder: str) -> str:
         return FRAMEWORKS[kind].words(holder)
 
@@ -300,8 +300,8 @@ def test_commands_choose_what_holds_expected_tests() -> None:
     assert words(JEST, "a b.test.js") == "'a b.test.js'"
     made = exam(ReportFormat.UNITTEST)
     command = made.command(FRAMEWORKS[ReportFormat.UNITTEST].command)
-    assert command.startswith(f"python3 {made.runner} {made.report} ")
-    assert set(command.split()[3:]) == set(made.holders)
+    assert command.startswith(f"python3 {made.runner_path} {made.report_path} ")
+    assert set(command.split()[3:]) == set(made.test_containers)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_commands_choose_what_holds_expected_tests() -> None:
         ("pip install pytest && ./tests.py {report} {files}", False),
     ],
 )
-def test_only_pytest_itself_is_told_to_look_for_no_tracebacks(template: str, brief: bool) -> None:
+def test_only_pytest_gets_no_traceback_option(template: str, brief: bool) -> None:
     verifier = make_verifier(command=template)
     made = build_verifier_plan(
         verifier, {"tests/test_a.py": BundleFile(b"def test_new(): assert 1\n")}, [], random.Random(1)
@@ -327,7 +327,7 @@ def test_only_pytest_itself_is_told_to_look_for_no_tracebacks(template: str, bri
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_ids(kind: ReportFormat) -> None:
+def test_invalid_test_ids_have_reason(kind: ReportFormat) -> None:
     assert invalid_test_id_reason(IDS[kind], kind) is None
     for wrong in ("no colons", "a::", f"{IDS[kind]}\n", "../x.py::t", "/x.rs::t", "-rf::t", "./x.test.js::t"):
         if kind in (ReportFormat.JUNIT, GO) and wrong.startswith((".", "/")):

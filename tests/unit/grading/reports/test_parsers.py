@@ -1,4 +1,4 @@
-"""Reports and reward files are read as hostile input."""
+"""Tests of JUnit reports and reward files as hostile input."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from tests.support.farm.grading_values import junit as report
 NAMES = node_ids(("tests/test_a.py", "test_top.py"))
 
 
-def test_node_ids_come_from_class_names() -> None:
+def test_node_ids_follow_from_class_names() -> None:
     outcomes = parse_junit(
         report(
             case("tests.test_a", "test_f"),
@@ -35,8 +35,8 @@ def test_node_ids_come_from_class_names() -> None:
     }
 
 
-def test_a_class_with_a_dot_in_its_name_is_known_by_the_expected_id() -> None:
-    """As the collector of mypy's own test suite names it after its files of cases."""
+def test_class_with_dot_gets_expected_id() -> None:
+    """mypy's own test suite has such classes."""
     file, id_ = "mypy/test/testcheck.py", "mypy/test/testcheck.py::TypeCheckSuite::check-dataclasses.test::testInit"
     classname = "mypy.test.testcheck.TypeCheckSuite.check-dataclasses.test"
     content = report(case(classname, "testInit"), case(classname, "testOther"))
@@ -46,13 +46,13 @@ def test_a_class_with_a_dot_in_its_name_is_known_by_the_expected_id() -> None:
 
 
 @given(st.lists(st.text("ab.-", min_size=1), max_size=3), st.text("ab[]:.", min_size=1))
-def test_an_expected_id_is_found_again_whatever_its_names_are(classes: list[str], parameter: str) -> None:
+def test_any_expected_id_is_recovered(classes: list[str], parameter: str) -> None:
     id_ = "::".join(["tests/test_a.py", *classes, f"test[{parameter}]"])
     assert node_ids(["tests/test_a.py"], [id_])(*junit_name(id_)) == id_
 
 
 @pytest.mark.parametrize("children", [("", FAILURE), (FAILURE, ""), ("", "<skipped/>")])
-def test_a_test_seen_twice_is_as_bad_as_its_worse_half(children: tuple[str, str]) -> None:
+def test_repeated_test_has_worse_outcome(children: tuple[str, str]) -> None:
     outcomes = parse_junit(report(*(case("test_top", "test", child) for child in children)), NAMES)
     assert outcomes["test_top.py::test"] is not CaseOutcome.PASSED
 
@@ -73,12 +73,12 @@ def test_a_test_seen_twice_is_as_bad_as_its_worse_half(children: tuple[str, str]
         b"<testsuite><testcase classname='a' classname='b'/></testsuite>",
     ],
 )
-def test_what_is_no_plain_report_is_refused(content: bytes) -> None:
+def test_invalid_junit_report_raises(content: bytes) -> None:
     with pytest.raises(ReportError):
         parse_junit(content, NAMES)
 
 
-def test_a_report_has_a_bound() -> None:
+def test_too_large_report_raises() -> None:
     with pytest.raises(ReportError, match="bytes"):
         parse_junit(bytes(outcome.MAX_REPORT_BYTES + 1), NAMES)
     with pytest.raises(ReportError, match="tests"):
@@ -86,7 +86,7 @@ def test_a_report_has_a_bound() -> None:
 
 
 @given(st.binary())
-def test_no_bytes_raise_anything_else(content: bytes) -> None:
+def test_any_bytes_raise_only_report_error(content: bytes) -> None:
     for data in (content, b"<testsuite>" + content + b"</testsuite>"):
         try:
             parse_junit(data, NAMES)
@@ -104,7 +104,7 @@ def test_no_bytes_raise_anything_else(content: bytes) -> None:
         (b"-1e6", False, -1e6),
     ],
 )
-def test_a_reward_file_holds_a_number(content: bytes, is_json: bool, reward: float) -> None:
+def test_reward_file_number_is_parsed(content: bytes, is_json: bool, reward: float) -> None:
     assert parse_reward(content, is_json=is_json) == reward
 
 
@@ -119,9 +119,7 @@ def test_a_reward_file_holds_a_number(content: bytes, is_json: bool, reward: flo
         (None, b"0.5", 0.5),
     ],
 )
-def test_of_two_reward_files_the_lower_one_counts_and_the_text_where_the_other_names_none(
-    in_json: bytes | None, in_text: bytes | None, reward: float
-) -> None:
+def test_lower_of_two_reward_files_counts(in_json: bytes | None, in_text: bytes | None, reward: float) -> None:
     given = {"reward.json": in_json, "reward.txt": in_text}
     assert choose_reward({name: content for name, content in given.items() if content is not None}) == reward
 
@@ -137,7 +135,7 @@ def test_of_two_reward_files_the_lower_one_counts_and_the_text_where_the_other_n
         (b"{" * 60_000, b"1"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_not_made_up_for_by_another(in_json: bytes | None, in_text: bytes | None) -> None:
+def test_invalid_reward_file_beside_valid_one_raises(in_json: bytes | None, in_text: bytes | None) -> None:
     given = {"reward.json": in_json, "reward.txt": in_text}
     with pytest.raises(ReportError):
         choose_reward({name: content for name, content in given.items() if content is not None})
@@ -166,6 +164,6 @@ def test_a_file_that_cannot_be_read_is_not_made_up_for_by_another(in_json: bytes
         (b"1" * (MAX_REWARD_BYTES + 1), False),
     ],
 )
-def test_any_other_reward_file_is_refused(content: bytes, is_json: bool) -> None:
+def test_invalid_reward_file_raises(content: bytes, is_json: bool) -> None:
     with pytest.raises(ReportError):
         parse_reward(content, is_json=is_json)

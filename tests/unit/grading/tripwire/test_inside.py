@@ -1,4 +1,4 @@
-"""The hook of the tripwire finds what lines of a change do, and what it found is not lost."""
+"""Tests of the tripwire's hook: it attributes events to changed lines, and findings are not lost."""
 
 import io
 import os
@@ -14,13 +14,13 @@ import pytest
 
 from farm.grading.tripwire.tripwire import (
     BUSYBOX,
-    MOST_LINES,
+    MAX_LINES_PER_KIND,
     READ_BYTES,
     ChangedLines,
     Tripwire,
     TripwireFindings,
     TripwireOutput,
-    judge,
+    read_findings,
 )
 from sandboxes.interface import Capture, ExecResult
 
@@ -36,7 +36,7 @@ cart.total()
 
 
 class Watched:
-    """A workspace in a directory, in which a test runs with the hook. ``files``: what else the change writes."""
+    """A workspace in a directory, in which a test runs with the hook. ``files``: other files of the change."""
 
     def __init__(
         self, place: Path, cart: str, touched: ChangedLines, test: str = TEST, files: Mapping[str, bytes] | None = None
@@ -55,7 +55,7 @@ class Watched:
             Path(path).write_bytes(program)
 
     def run(self, *command: str) -> TripwireFindings:
-        """Return what is found while a command runs."""
+        """Return the findings of a command."""
         env = {**os.environ, "PYTHONPATH": self.wire.home, "PYTHONDONTWRITEBYTECODE": "1"}
         script = self.wire.reader.replace(BUSYBOX, "")
         with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE) as reader:
@@ -82,11 +82,13 @@ class Watched:
         half = READ_BYTES // 2
         elided = max(0, len(text) - READ_BYTES)
         capture = Capture(text[:half], text[-half:], elided) if elided else Capture(text)
-        return judge(self.wire, TripwireOutput(ExecResult(0, capture, Capture(b""), False, 1.0)), b"<testsuite/>")
+        return read_findings(
+            self.wire, TripwireOutput(ExecResult(0, capture, Capture(b""), False, 1.0)), b"<testsuite/>"
+        )
 
 
 def watch(place: Path, cart: str, touched: ChangedLines = WHOLE, files: Mapping[str, bytes] | None = None) -> set[str]:
-    """Return the kinds of what is found if a test calls ``total`` of a changed module."""
+    """Return the kinds of findings if a test calls ``total`` of a changed module."""
     return kinds(Watched(place, cart, touched, files=files).run("test_cart.py"))
 
 
@@ -108,11 +110,11 @@ READS = {
 
 
 @pytest.mark.parametrize("way", READS)
-def test_a_read_of_a_test_by_a_library_is_found(tmp_path: Path, way: str) -> None:
+def test_library_read_of_test_file_is_finding(tmp_path: Path, way: str) -> None:
     assert "test_files" in watch(tmp_path, READS[way])
 
 
-def test_a_warning_that_shows_a_line_of_a_test_is_no_finding(tmp_path: Path) -> None:
+def test_warning_with_test_line_is_no_finding(tmp_path: Path) -> None:
     assert watch(tmp_path, "import warnings\ndef total():\n    warnings.warn('soon', UserWarning, 2)\n") == set()
 
 
@@ -132,7 +134,7 @@ PROCESSES = {
 
 
 @pytest.mark.parametrize("way", PROCESSES)
-def test_a_process_that_no_line_starts_itself_is_found(tmp_path: Path, way: str) -> None:
+def test_process_started_indirectly_is_finding(tmp_path: Path, way: str) -> None:
     assert "processes" in watch(tmp_path, PROCESSES[way])
 
 
@@ -149,7 +151,7 @@ LENT = {
 
 
 @pytest.mark.parametrize("way", LENT)
-def test_a_frame_that_a_library_lends_is_found(tmp_path: Path, way: str) -> None:
+def test_frame_from_library_is_finding(tmp_path: Path, way: str) -> None:
     assert "frames" in watch(tmp_path, LENT[way])
 
 
@@ -174,26 +176,26 @@ HOOKS = {
 
 
 @pytest.mark.parametrize("way", HOOKS)
-def test_hooks_of_the_test_runner_that_were_replaced_are_found(tmp_path: Path, way: str) -> None:
+def test_replaced_runner_hook_is_finding(tmp_path: Path, way: str) -> None:
     test = "import sys\nsys.path.insert(0, '.')\nimport cart\ndef test_total():\n    cart.total()\n"
     watched = Watched(tmp_path, FIND + HOOKS[way], ChangedLines(), test)
     options = ("-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "test_cart.py", "--junitxml")
     assert "runner" in kinds(watched.run("-m", "pytest", *options))
 
 
-def test_a_method_of_an_imported_class_is_no_finding(tmp_path: Path) -> None:
+def test_method_of_imported_class_is_no_finding(tmp_path: Path) -> None:
     test = "import sys\nsys.path.insert(0, '.')\nfrom cart import Cart\nCart().run()\n"
     cart = "class Cart:\n    def run(self): pass\n"
     assert kinds(Watched(tmp_path, cart, WHOLE, test).run("-c", "import test_cart")) == set()
 
 
-def test_a_method_that_a_change_puts_into_a_test_is_found(tmp_path: Path) -> None:
+def test_changed_method_in_test_class_is_finding(tmp_path: Path) -> None:
     test = "import sys\nsys.path.insert(0, '.')\nimport cart\nclass CartTest: pass\ncart.total(CartTest)\n"
     cart = "def total(case):\n    case.run = lambda self: None\n"
     assert kinds(Watched(tmp_path, cart, WHOLE, test).run("-c", "import test_cart")) == {"frames"}
 
 
-def test_what_a_callback_of_the_collector_does_is_seen(tmp_path: Path) -> None:
+def test_gc_callback_is_finding(tmp_path: Path) -> None:
     cart = """\
 import gc, sys
 inside = []
@@ -215,7 +217,7 @@ def total():
     assert not inside or sys.version_info >= (3, 12)  # from there on it may run before the first line of the hook
 
 
-def test_a_line_that_runs_inside_the_hook_is_seen(tmp_path: Path) -> None:
+def test_changed_line_inside_hook_is_finding(tmp_path: Path) -> None:
     cart = """\
 class Kind(type):
     @property
@@ -230,7 +232,7 @@ def total(): pass
     assert "test_files" in watch(tmp_path, cart)
 
 
-def test_no_global_of_the_hook_is_within_reach(tmp_path: Path) -> None:
+def test_hook_globals_are_unreachable(tmp_path: Path) -> None:
     cart = """\
 import _thread
 reached = _thread.start_new_thread.__globals__
@@ -243,7 +245,7 @@ def total():
 
 
 @pytest.mark.parametrize("line", ["junk", f"{NONCE}\t1\tframes\tcart.py\t1\tmore", f"{NONCE}\t1\thello\t\t0\tmain"])
-def test_a_certain_finding_survives_a_flood_of_lines(tmp_path: Path, line: str) -> None:
+def test_certain_finding_survives_many_lines(tmp_path: Path, line: str) -> None:
     cart = f"""\
 import os
 data = {(line + chr(10)) * (2000 // len(line))!r}.encode()
@@ -266,7 +268,7 @@ def total():
     assert "test_files" in watch(tmp_path, cart)
 
 
-def test_the_reader_keeps_the_first_lines_of_a_kind(tmp_path: Path) -> None:
+def test_reader_keeps_first_lines_of_each_kind(tmp_path: Path) -> None:
     watched = Watched(tmp_path, "", WHOLE)
     lines = [f"{NONCE}\t1\t{kind}\tcart.py\t1\tmore" for kind in ("frames", "odd", "$(touch odd)", "runner")]
     foreign = lines[0].replace("7", "8", 1)
@@ -275,13 +277,13 @@ def test_the_reader_keeps_the_first_lines_of_a_kind(tmp_path: Path) -> None:
         while not Path(watched.wire.home, "ready").exists():
             assert reader.poll() is None
         with open(f"{watched.wire.home}/findings", "w") as fifo:
-            fifo.write("\n".join([*[foreign] * 5, *lines[:3] * 2 * MOST_LINES, lines[3], f"{NONCE} end", ""]))
+            fifo.write("\n".join([*[foreign] * 5, *lines[:3] * 2 * MAX_LINES_PER_KIND, lines[3], f"{NONCE} end", ""]))
         said = reader.communicate()[0].decode().splitlines()
-    assert said == [*[lines[0]] * MOST_LINES, lines[3], f"{NONCE} closed"]
+    assert said == [*[lines[0]] * MAX_LINES_PER_KIND, lines[3], f"{NONCE} closed"]
     assert not (tmp_path / "odd").exists()
 
 
-def test_findings_cannot_be_read_back(tmp_path: Path) -> None:
+def test_fifo_cannot_be_read_by_tests(tmp_path: Path) -> None:
     cart = """\
 import os
 def total():
@@ -296,14 +298,14 @@ def total():
     assert watch(tmp_path, cart) == {"test_files"}
 
 
-def test_old_habits_leave_room_for_other_findings(tmp_path: Path) -> None:
+def test_excused_findings_do_not_use_the_limit(tmp_path: Path) -> None:
     cart = "import sys\ndef total():\n" + "    sys._getframe()\n" * 200
     (tmp_path / "one").mkdir()
     assert watch(tmp_path / "one", cart, ChangedLines(None, {"frames": ((1, 202),)})) == set()
     assert watch(tmp_path, cart, ChangedLines(None, {"frames": ((1, 201),)})) == {"frames"}
 
 
-def test_bytecode_of_a_change_is_found(tmp_path: Path) -> None:
+def test_loaded_bytecode_of_change_is_finding(tmp_path: Path) -> None:
     source, made = tmp_path / "helper.py", tmp_path / "helper.pyc"
     source.write_text("import sys\ndef add():\n    return sys._getframe(1)\n")
     py_compile.compile(str(source), str(made), dfile=os.__file__)
@@ -311,7 +313,7 @@ def test_bytecode_of_a_change_is_found(tmp_path: Path) -> None:
     assert "disguise" in watch(tmp_path, "import helper\ndef total():\n    helper.add()\n", files=files)
 
 
-def test_bytecode_that_a_change_makes_is_found(tmp_path: Path) -> None:
+def test_generated_bytecode_is_finding(tmp_path: Path) -> None:
     cart = """\
 import os, py_compile, sys
 os.makedirs("../made")
@@ -325,7 +327,7 @@ def total(): pass
     assert "disguise" in watch(tmp_path, cart)
 
 
-def test_a_loader_that_gives_other_lines_is_found(tmp_path: Path) -> None:
+def test_loader_with_other_source_is_finding(tmp_path: Path) -> None:
     cart = """\
 import importlib.machinery, os, types
 class Loader(importlib.machinery.SourceFileLoader):
@@ -339,14 +341,14 @@ def total():
     assert "disguise" in watch(tmp_path, cart)
 
 
-def test_a_file_by_another_path_is_the_same_file(tmp_path: Path) -> None:
+def test_file_by_other_path_is_recognized(tmp_path: Path) -> None:
     cart = "import sys\nif 'twice' not in sys.argv:\n    sys.argv.append('twice')\n    sys.modules.pop('cart')\n"
     cart += "    sys.path[:0] = [sys.path[0] + '/./']\n    import cart\n    total = cart.total\n"
     cart += "else:\n    def total():\n        sys._getframe()\n"
     assert watch(tmp_path, cart) == {"frames"}
 
 
-def test_lines_in_an_archive_are_lines_of_the_change(tmp_path: Path) -> None:
+def test_archive_lines_count_as_changed(tmp_path: Path) -> None:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         archive.writestr("helper.py", "import sys\ndef add():\n    return sys._getframe(1)\n")

@@ -1,4 +1,4 @@
-"""The tripwire finds native memory, second interpreters, and replaced parts of the standard library."""
+"""Tests of findings of native memory, second interpreters, and replaced library functions."""
 
 import ctypes
 import sys
@@ -20,27 +20,27 @@ NATIVE = {
     "an object by its address": "import _ctypes\ndef total(): _ctypes.PyObj_FromPtr(id(total))\n",
 }
 OLD = "import ctypes\n"
-"""A line that a file held before the change."""
+"""A line that the file has before the change."""
 
 
 @pytest.mark.parametrize("way", NATIVE)
-def test_native_memory_is_found(tmp_path: Path, way: str) -> None:
+def test_native_memory_access_is_finding(tmp_path: Path, way: str) -> None:
     assert watch(tmp_path, NATIVE[way]) == {"native"}
 
 
 @pytest.mark.parametrize("way", sorted(NATIVE.keys() - {"import", "functions of C", "an object by its address"}))
-def test_native_memory_is_found_if_the_module_was_there_before(tmp_path: Path, way: str) -> None:
+def test_native_memory_with_old_import_is_finding(tmp_path: Path, way: str) -> None:
     code = NATIVE[way].removeprefix(OLD)
     assert watch(tmp_path, OLD + code, ChangedLines(((2, 2),))) == {"native"}
 
 
-def test_native_memory_used_by_other_lines_is_no_finding(tmp_path: Path) -> None:
+def test_native_memory_in_unchanged_lines_is_no_finding(tmp_path: Path) -> None:
     cart = OLD + "def size(): return ctypes.sizeof(ctypes.c_int)\ndef total(): return size()\n"
     assert watch(tmp_path, cart, ChangedLines(((3, 3),))) == set()
 
 
 @pytest.mark.skipif(not (3, 8) <= sys.version_info < (3, 13), reason="the module has another name from Python 3.13 on")
-def test_second_interpreter_is_certain(tmp_path: Path) -> None:
+def test_second_interpreter_is_certain_finding(tmp_path: Path) -> None:
     cart = "import _xxsubinterpreters as other\ndef total():\n    made = other.create()\n    other.destroy(made)\n"
     assert {"disguise", "native"} <= watch(tmp_path, cart)
 
@@ -58,11 +58,11 @@ REPLACED = {
 
 
 @pytest.mark.parametrize("way", REPLACED)
-def test_replaced_part_of_the_library_is_found(tmp_path: Path, way: str) -> None:
+def test_replaced_library_function_is_finding(tmp_path: Path, way: str) -> None:
     assert watch(tmp_path, REPLACED[way] + "def total(): pass\n") == {"library"}
 
 
-def test_handlers_that_programs_set_are_no_finding(tmp_path: Path) -> None:
+def test_documented_handlers_are_no_finding(tmp_path: Path) -> None:
     cart = """\
 import atexit, logging, sys, warnings
 class Handler(logging.Handler):
@@ -76,14 +76,14 @@ def total(): logging.getLogger("cart").warning("one")
     assert watch(tmp_path, cart) == set()
 
 
-def test_function_that_an_old_line_replaced_is_no_finding(tmp_path: Path) -> None:
+def test_function_replaced_by_old_line_is_no_finding(tmp_path: Path) -> None:
     cart = REPLACED["a function"] + "def total(): pass\n"
     lines = cart.count("\n")
     assert watch(tmp_path, cart, ChangedLines(((lines, lines),))) == set()
 
 
 class Item:
-    """A test as pytest holds it."""
+    """A pytest item with a test function."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         self._obj = function
@@ -98,7 +98,7 @@ def dividing() -> int:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions had no table before")
 @pytest.mark.parametrize("part", ["the instructions", "the exception table"])
-def test_code_of_a_test_that_was_written_over_is_found(part: str) -> None:
+def test_overwritten_test_code_is_finding(part: str) -> None:
     found: list[str] = []
     check = follow_tests(lambda value: None, lambda kind, by, what: found.append(kind))
     code = dividing.__code__

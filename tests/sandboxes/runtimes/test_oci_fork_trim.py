@@ -18,17 +18,17 @@ PROGRAM = r"""
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "shed.h"
+#include "fork_trim.h"
 
 int named(void);
 
 int main(int argc, char **argv)
 {
     char line[1024];
-    shed();
+    trim_forks();
     fflush(stdout);
     if (!fork()) {
-        end_plainly();
+        exit_without_destructors();
         FILE *maps = fopen("/proc/self/maps", "r");
         while (fgets(line, sizeof line, maps))
             if (strstr(line, "libunnamed") || strstr(line, "libnamed"))
@@ -49,25 +49,25 @@ UNNAMED = "__attribute__((destructor)) static void last(void) { } int unnamed(vo
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Linked to a library that is linked to another."""
-    place = tmp_path_factory.mktemp("shed")
+    place = tmp_path_factory.mktemp("fork_trim")
     for name, text in (("program", PROGRAM), ("named", NAMED), ("unnamed", UNNAMED)):
         (place / f"{name}.c").write_text(text)
     command = [require_program("gcc"), "-D_GNU_SOURCE", f"-I{STARTER}", f"-L{place}", f"-Wl,-rpath,{place}"]
     shared = [*command, "-shared", "-fPIC", "-Wl,--no-as-needed"]
     subprocess.run([*shared, "-o", place / "libunnamed.so", place / "unnamed.c"], check=True)
     subprocess.run([*shared, "-o", place / "libnamed.so", place / "named.c", "-lunnamed"], check=True)
-    sources = [place / "program.c", STARTER / "shed.c"]
+    sources = [place / "program.c", STARTER / "fork_trim.c"]
     subprocess.run([*command, "-o", place / "program", *sources, "-lnamed"], check=True)
     return place / "program"
 
 
-def test_a_fork_has_the_libraries_that_the_program_names_and_ends_without_the_others(program: Path) -> None:
+def test_fork_has_only_directly_linked_libraries(program: Path) -> None:
     done = subprocess.run([program], capture_output=True, text=True)
     assert set(done.stdout.split()) == {"libnamed.so"}
     assert done.returncode == 3
 
 
-def test_the_c_librarys_own_way_to_end_is_plain_too(program: Path) -> None:
+def test_error_exit_runs_no_destructors(program: Path) -> None:
     done = subprocess.run([program, "error"], capture_output=True, text=True)
     assert "the C library's own way" in done.stderr
     assert done.returncode == 4
@@ -75,7 +75,7 @@ def test_the_c_librarys_own_way_to_end_is_plain_too(program: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("sources", ["compat", "db files", "files"])
-def test_what_is_loaded_to_look_users_up_stays_with_a_fork(program: Path, tmp_path: Path, sources: str) -> None:
+def test_user_lookup_works_in_fork(program: Path, tmp_path: Path, sources: str) -> None:
     settings = tmp_path / "nsswitch.conf"
     settings.write_text(f"passwd: {sources}\n")
     script = 'mount --bind "$1" /etc/nsswitch.conf && exec "$2"'

@@ -1,4 +1,4 @@
-#include "shed.h"
+#include "fork_trim.h"
 
 #include <link.h>
 #include <pwd.h>
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static bool names(const struct dl_phdr_info *object, const char *library)
+static bool links_directly(const struct dl_phdr_info *object, const char *library)
 {
     const ElfW(Dyn) *dynamic = NULL;
     const char *strings = NULL;
@@ -28,13 +28,13 @@ static bool names(const struct dl_phdr_info *object, const char *library)
     return false;
 }
 
-static bool holds(const struct dl_phdr_info *object, const ElfW(Phdr) *part, uintptr_t address)
+static bool contains_address(const struct dl_phdr_info *object, const ElfW(Phdr) *part, uintptr_t address)
 {
     uintptr_t start = object->dlpi_addr + part->p_vaddr;
     return part->p_type == PT_LOAD && address >= start && address < start + part->p_memsz;
 }
 
-static int leave(struct dl_phdr_info *object, size_t size, void *first)
+static int exclude_from_forks(struct dl_phdr_info *object, size_t size, void *first)
 {
     (void)size;
     struct dl_phdr_info *program = first;
@@ -43,10 +43,10 @@ static int leave(struct dl_phdr_info *object, size_t size, void *first)
         return 0;
     }
     const char *library = strrchr(object->dlpi_name, '/'); /* without one it is the kernel's */
-    if (!library || object->dlpi_addr == getauxval(AT_BASE) || names(program, library + 1))
+    if (!library || object->dlpi_addr == getauxval(AT_BASE) || links_directly(program, library + 1))
         return 0;
     for (int i = 0; i < object->dlpi_phnum; i++)
-        if (holds(object, object->dlpi_phdr + i, (uintptr_t)&leave))
+        if (contains_address(object, object->dlpi_phdr + i, (uintptr_t)&exclude_from_forks))
             return 0;
     uintptr_t page = (uintptr_t)getpagesize();
     for (int i = 0; i < object->dlpi_phnum; i++) {
@@ -59,11 +59,11 @@ static int leave(struct dl_phdr_info *object, size_t size, void *first)
     return 0;
 }
 
-void shed(void)
+void trim_forks(void)
 {
     struct dl_phdr_info program = {0};
     time_t now = time(NULL);
-    dl_iterate_phdr(leave, &program);
+    dl_iterate_phdr(exclude_from_forks, &program);
     getpwuid(geteuid()); /* of whom crun notes the name, and the hour */
     localtime(&now);
 }
@@ -75,7 +75,7 @@ static void end(int status, void *nothing)
     _exit(status);
 }
 
-void end_plainly(void)
+void exit_without_destructors(void)
 {
     on_exit(end, NULL);
 }

@@ -1,0 +1,75 @@
+"""The artifacts that a task names for its own verifier, read from a sandbox."""
+
+import asyncio
+
+from farm.core.change import Change, ChangeKind, FileChange
+from farm.core.path_patterns import TarPatterns
+from farm.core.task import Artifact, Separate
+from farm.grading.changes.capture import MAX_BYTES, MAX_FILES, is_executable
+from farm.grading.changes.concurrency import map_concurrently
+from farm.grading.errors import ChangeTooLarge
+from farm.grading.reports.harbor import LOGS_DIR, TESTS_DIR
+from farm.grading.verifier_run import SHELL
+from farm.grading.work import Artifacts
+from sandboxes.errors import PathError
+from sandboxes.interface import MIB, FileEntry, FileKind, Sandbox
+from sandboxes.toolserver.replay import repeatable
+
+ALWAYS = "/logs/artifacts"
+"""Harbor takes the files of this directory even if the task does not name it."""
+
+
+async def run_collect_hooks(sandbox: Sandbox, workspace: str, separate: Separate, *, step: int = 0) -> None:
+    """Kill every process and run the hooks of the task, or of its ``step``, each within its own limit.
+
+    A process that repeats this after the first one died runs no hook a second time. What the hooks do with programs
+    that the agent could have changed is data like the rest.
+    """
+    with repeatable(f"collect, step {step}"):
+        await sandbox.kill_all()
+        for hook in separate.collect:
+            await sandbox.exec((*SHELL, hook.command), cwd=workspace, timeout_s=hook.timeout_s, merge_stderr=True)
+            await sandbox.kill_all()
+
+
+async def take_artifacts(sandbox: Sandbox, separate: Separate) -> Artifacts:
+    """Return the regular files of the artifacts that are there.
+
+    Raises ChangeTooLarge, and PathError for what the agent made unreadable.
+    """
+    found: dict[str, FileEntry] = {}
+    for artifact in (*separate.artifacts, Artifact(ALWAYS)):
+        found |= await list_artifact(sandbox, artifact)
+        size = sum(entry.size for entry in found.values())
+        if len(found) > MAX_FILES or size > MAX_BYTES:
+            raise ChangeTooLarge(
+                f"the artifacts hold {len(found)} files and {size / MIB:.0f} MiB; "
+                f"at most {MAX_FILES} and {MAX_BYTES // MIB} MiB are judged"
+            )
+
+    async def read(path: str) -> FileChange:
+        content = await sandbox.read_file(path, limit=MAX_BYTES + 1)
+        return FileChange(path.lstrip("/"), ChangeKind.WRITE, content, is_executable(found[path]))
+
+    files = await map_concurrently(sorted(found), read)
+    if sum(len(file.content) for file in files) > MAX_BYTES:  # one grew, or its size was false
+        raise ChangeTooLarge(f"the artifacts hold more than {MAX_BYTES // MIB} MiB")
+    return Artifacts(Change(tuple(files)))
+
+
+async def list_artifact(sandbox: Sandbox, artifact: Artifact) -> dict[str, FileEntry]:
+    """Return regular files by absolute path, without links and all else, and without the verifier's own files."""
+    try:
+        entry = await sandbox.stat(artifact.path)
+    except PathError:
+        return {}
+    if entry.kind is FileKind.FILE:
+        return {artifact.path: entry}
+    if entry.kind is not FileKind.DIRECTORY:
+        return {}
+    entries = [entry for entry in await sandbox.walk(artifact.path) if entry.kind is FileKind.FILE]
+    if artifact.exclude:
+        excluded = TarPatterns(artifact.exclude)
+        entries = await asyncio.to_thread(lambda: [entry for entry in entries if not excluded.match(entry.path)])
+    files = {f"{artifact.path}/{entry.path}": entry for entry in entries}
+    return {path: entry for path, entry in files.items() if not path.startswith((f"{TESTS_DIR}/", f"{LOGS_DIR}/"))}

@@ -1,0 +1,159 @@
+"""One assignment on its way to a published rollout: bundle, image, policy, episode, store."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field, replace
+
+from farm.core.rollout import Rollout
+from farm.core.run import EpisodeAssignment, EpisodeReport
+from farm.episode import (
+    EpisodeJournal,
+    JournalDirectory,
+    JournalError,
+    NodeServices,
+    Policy,
+    cancelled_rollout,
+    episode_report,
+    failed_rollout,
+    run_episode,
+)
+from farm.logs import name_episode
+from farm.node.image_cache import ImageCache
+from farm.node.prewarm import SandboxPrewarmer
+from farm.node.publisher import RolloutPublisher
+from farm.node.recovery import remove_sandboxes
+from farm.node.task_cache import TaskCache
+from farm.policy import EndpointPool, make_policy
+from sandboxes import ImageError
+from sandboxes.cancellation import shielded
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class AssignedEpisode:
+    """An assignment that this node has taken, until the scheduler has its report.
+
+    ``has_begun``: its task has made its first step. ``is_stopped``: a stop was requested. ``is_finished``: the episode
+    has its rollout, which a stop must not lose. ``seconds``: spent outside of the episode, by metric.
+    """
+
+    assignment: EpisodeAssignment
+    journal: EpisodeJournal
+    task: asyncio.Task[None] | None = None
+    policy: Policy | None = None
+    has_begun: bool = False
+    is_stopped: bool = False
+    is_finished: bool = False
+    assigned_at: float = field(default_factory=time.monotonic)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def stop(self) -> None:
+        """Request a stop, unless the episode has its rollout already."""
+        if self.task and not self.is_finished:
+            self.is_stopped = True
+            if self.has_begun:  # a task that is cancelled before its first step would never make its report
+                self.task.cancel()
+
+    @property
+    def outage(self) -> str | None:
+        """Why the endpoint of the policy does not answer."""
+        return self.policy.unavailable_reason if self.policy else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerParts:
+    """The parts of a node that bring what an episode needs."""
+
+    tasks: TaskCache
+    images: ImageCache
+    prewarmer: SandboxPrewarmer
+    publisher: RolloutPublisher
+    endpoints: EndpointPool
+    journals: JournalDirectory
+
+
+class EpisodeRunner:
+    """Run assigned episodes, ``slots`` of them at a time."""
+
+    def __init__(self, services: NodeServices, parts: RunnerParts, slots: int) -> None:
+        self._services = services
+        self._parts = parts
+        self._free_slots = asyncio.Semaphore(slots)
+        self._recalling = asyncio.Lock()
+
+    async def run(self, episode: AssignedEpisode, predecessor: asyncio.Task[None] | None) -> EpisodeReport:
+        """Run an episode after its ``predecessor`` and publish its rollout. Return a report also if it was stopped."""
+        assignment = episode.assignment
+        name_episode(assignment.run_id, assignment.rollout_id)
+        rollout, published = cancelled_rollout(assignment, node=self._services.node_id), False
+        episode.has_begun = True
+        try:
+            if episode.is_stopped:
+                raise asyncio.CancelledError
+            with self._parts.images.pin(assignment.task.image):
+                try:
+                    if predecessor:
+                        await asyncio.wait({predecessor})
+                    async with self._free_slots:
+                        rollout = await self._play(episode)
+                        episode.is_finished = True
+                        rollout = replace(rollout, metrics={**rollout.metrics, **episode.seconds})
+                        rollout, published = await self._parts.publisher.publish(assignment, rollout)
+                finally:
+                    await shielded(self._discard(episode.journal))
+        except asyncio.CancelledError:
+            _log.info("attempt %d was stopped", assignment.attempt)
+            if not episode.is_stopped:  # reported as a stop it would be retried without end
+                defect = OSError("episode task was cancelled without a stop request; this is a bug in the farm")
+                rollout = failed_rollout(assignment, defect, node=self._services.node_id)
+        except Exception:  # the scheduler needs a report also then
+            _log.exception("attempt %d could not be brought to its end", assignment.attempt)
+        report = episode_report(rollout, assignment, published)
+        if report.failure:
+            _log.warning("attempt %d failed, %s: %s", assignment.attempt, report.failure.type, report.failure.message)
+        turnaround = {"turnaround_s": time.monotonic() - episode.assigned_at}
+        return replace(report, metrics={**report.metrics, **turnaround})
+
+    async def _play(self, episode: AssignedEpisode) -> Rollout:
+        assignment, parts = episode.assignment, self._parts
+        try:
+            began = time.monotonic()
+            episode.seconds["queue_s"] = began - episode.assigned_at
+            bundle = await parts.publisher.retry_until_available(lambda: parts.tasks.get(assignment.task))
+            await parts.images.ensure(bundle)
+            policy = make_policy(assignment.policy, bundle, seed=assignment.seed, endpoints=parts.endpoints)
+            episode.policy = policy
+            episode.seconds["prepare_s"] = time.monotonic() - began
+            try:
+                await self._recall(episode)
+                with parts.prewarmer.prewarm_grader(bundle) as on_event:
+                    rollout = await run_episode(
+                        assignment, bundle, policy, self._services, journal=episode.journal, on_event=on_event
+                    )
+            finally:
+                await policy.close()
+        except Exception as error:  # any error before the episode begins becomes its failure
+            return failed_rollout(assignment, error, node=self._services.node_id)
+        if rollout.error and rollout.error.type == ImageError.__name__:
+            parts.images.invalidate(bundle)
+        return rollout
+
+    async def _recall(self, episode: AssignedEpisode) -> None:
+        """Read the journal of an interrupted episode. If it cannot be read, the episode starts over.
+
+        One journal is read at a time, because journals may be long.
+        """
+        try:
+            async with self._recalling:
+                await shielded(asyncio.to_thread(episode.journal.recall))
+        except (JournalError, OSError) as error:
+            _log.warning("the episode starts over: %s", error)
+            await self._discard(episode.journal)
+            episode.journal = self._parts.journals.of(episode.assignment)
+
+    async def _discard(self, journal: EpisodeJournal) -> None:
+        journal.remove()
+        if journal.sandbox:  # the episode has removed it, unless it ended before it got there
+            await remove_sandboxes([journal.sandbox])
