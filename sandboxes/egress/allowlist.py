@@ -122,7 +122,7 @@ class AllowList:
             ) from None
 
     def refuse_local(self) -> None:
-        """Raise SpecError if a pattern names this machine, or an address that no operator can grant."""
+        """Check that no pattern names this machine, or an address that no operator can grant. Raises SpecError."""
         for pattern in self.patterns:
             if pattern.local:
                 raise SpecError(

@@ -218,7 +218,7 @@ class ProxyConnection:
         while not isinstance(event, h11.EndOfMessage):
             await self._send_on(sender.send(event), outside)
             event = await _event(inside, parser)
-        # Built anew, because the client's EndOfMessage may have trailers.
+        # Serialized again, because the client's EndOfMessage may have trailers.
         await self._send_on(sender.send(h11.EndOfMessage()), outside)
 
     async def _send_on(self, data: bytes | None, outside: _Stream) -> None:

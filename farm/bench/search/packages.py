@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PackageRelease:
-    """``old`` and ``new``: version and SHA-256 of the source distribution."""
+    """Two releases of a package. ``old`` and ``new``: version and SHA-256 of the source distribution."""
 
     package: str
     old: tuple[str, str]

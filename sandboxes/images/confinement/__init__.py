@@ -1,4 +1,4 @@
-"""Confinement of image builds: the check of Dockerfiles, the network of their steps, and their limits."""
+"""Confinement of image builds: checks of Dockerfiles, network access of build steps, and resource limits."""
 
 from sandboxes.images.confinement.confinement import REMEDY, Confinement, confine, find_obstacle
 from sandboxes.images.confinement.indexes import NpmRegistry, PackageIndexes, PipIndex

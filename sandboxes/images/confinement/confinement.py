@@ -1,4 +1,4 @@
-"""The confinement of one build: its steps have limits and reach package indexes alone."""
+"""The confinement of one build: its steps have resource limits and can connect only to package indexes."""
 
 import asyncio
 import os
@@ -96,9 +96,9 @@ async def confine(
     limits: BuildLimits,
     find_hoard: FindHoard | None = None,
 ) -> AsyncIterator[Confinement]:
-    """Watch for the steps of one build of the engine whose data root is ``root``.
+    """Confine the steps of one build of the engine with data root ``root``, for the duration of the context.
 
-    Raises RuntimeUnavailable if this process cannot enter the networks of the engine's steps or limit them.
+    Raises RuntimeUnavailable if this process cannot enter the network namespaces of the engine's steps or limit them.
     """
     executor, hierarchies = _require(root)
     token = f"farm-build-{secrets.token_hex(8)}"

@@ -37,7 +37,7 @@ class DiskUse:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """``link`` is the layer's short name; ``lower`` has those of the layers below it."""
+    """One overlay2 layer. ``link`` is its short name; ``lower`` holds the short names of the layers below it."""
 
     link: str
     lower: frozenset[str]
@@ -52,7 +52,7 @@ class Uppers:
 
 
 class DiskMeter:
-    """Measure one build. ``root`` is the engine's data root."""
+    """Measures the disk usage of one build. ``root`` is the engine's data root."""
 
     def __init__(self, root: Path) -> None:
         self._layers = root / "overlay2"

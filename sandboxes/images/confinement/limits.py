@@ -1,4 +1,4 @@
-"""The limits of one build, and the cgroup of a build step that they are written to."""
+"""The limits of one build, and the cgroup of a build step to which they are written."""
 
 import contextlib
 import errno

@@ -54,10 +54,10 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ScreenedDockerfile:
-    """A Dockerfile that may be built. ``bases`` are its ``FROM`` images with variables filled in, less its stages.
+    """A checked Dockerfile. ``bases`` are its ``FROM`` images with variables substituted, without its own stages.
 
-    ``stages`` are names in ``FROM`` that a line declares as a stage, but the line may be part of another instruction.
-    An image of such a name is to be checked too, if there is one.
+    ``stages`` are names in ``FROM`` for which a line seems to declare a stage, but the line may be part of another
+    instruction. If an image with such a name exists, check it too.
     """
 
     text: str

@@ -39,7 +39,7 @@ APPEAR_S = 30.0
 COPIES = 4
 """Multiple of the disk limit for the sum of the engine's own copies between stages and the data that steps write."""
 CERTAIN_S, UNCLEAR_S = 0.2, 1.0
-"""How long copies must exceed the limit before the build ends: the builder's progress, which counts them, is late."""
+"""Seconds for which copies must exceed the limit before the build ends: the progress that counts them is delayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Reports:
 
 @dataclass(slots=True)
 class _Step:
-    """``group`` and ``upper`` are set when the step has started."""
+    """One build step. ``group`` and ``upper`` are set when the step has started."""
 
     place: Path
     configuration: dict[str, Any]

@@ -21,7 +21,7 @@ _DEFINITION = re.compile(r"([ \t]*)(?:async[ \t]+def|def|class)[ \t]+(\w{1,128})
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Lines ``first`` to ``last`` of a file, counted from 1. ``name`` is dotted, and empty outside definitions."""
+    """Lines ``first`` to ``last`` of a file, counted from 1. ``name`` is dotted; empty outside definitions."""
 
     first: int
     last: int

@@ -36,7 +36,7 @@ _HEREDOCS = ("<<EOF", "<<'EOF'", '<<"EOF"')
 _BOM = "\ufeff"
 _LONGEST_PATH = 4096
 _WHITE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-"""Unicode's White_Space. Python's own ``strip`` removes four more characters."""
+"""Unicode's White_Space. Python's ``str.strip`` without arguments removes four more characters."""
 _WHITE += "\u2028\u2029\u202f\u205f\u3000"
 """Unicode's White_Space. What Python strips of itself has four more."""
 _PLAIN = str.maketrans(
