@@ -2,10 +2,9 @@
 judged."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import Verifier
@@ -78,7 +77,7 @@ class GradingRun:
         prepared = await self._preparer.prepare(change, injected=())
         return await self._judge_prepared(prepared, partial(self._judge_reward_file, prepared))
 
-    async def _judge_prepared(self, prepared: PreparedChange, run: "partial[Coroutine[Any, Any, Verdict]]") -> Verdict:
+    async def _judge_prepared(self, prepared: PreparedChange, run: Callable[[], Awaitable[Verdict]]) -> Verdict:
         placement = Placement(
             is_pristine=prepared.is_pristine,
             is_fresh=not self._sandboxes.holds_agent_state,
