@@ -180,8 +180,11 @@ def test_sets_are_sorted_and_a_list_keeps_its_order(tmp_path: Path) -> None:
         ({"tests__keep_DOT_txt": "../../etc/x.py::t\n"}, "etc/x.py"),
         ({"task_DOT_toml": "[metadata.farm]\nreport = 'exit-code'"}, "test_command: missing"),
         ({"task_DOT_toml": MANIFEST + 'report = "exit-code"\ntest_command = "make"'}, "names no test"),
-        ({"task_DOT_toml": MANIFEST + 'report = "tap"\ntest_command = "make > {report}"'}, "no id of a tap report"),
-        ({"tests__keep_DOT_txt": "nonsense\n"}, "no id of a pytest report"),
+        (
+            {"task_DOT_toml": MANIFEST + 'report = "tap"\ntest_command = "make > {report}"'},
+            "not a test id of a tap report",
+        ),
+        ({"tests__keep_DOT_txt": "nonsense\n"}, "not a test id of a pytest report"),
         ({"task_DOT_toml": MANIFEST + 'test_command = "pytest {files}"'}, "lacks {report}"),
         ({"task_DOT_toml": MANIFEST + 'tools = ["bahs"]'}, "bash"),
         ({"task_DOT_toml": MANIFEST + 'tools = "codx"'}, "did you mean codex?"),
