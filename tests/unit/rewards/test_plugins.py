@@ -76,7 +76,7 @@ async def test_plugin_is_skipped_until_all_calls_end() -> None:
     assert all("did not return" in one.failures["slow"] for one in both)
     threads = plugins._running["slow"]
     gates[1].set()
-    while sum(thread.is_alive() for thread in threads) == 2:  # noqa: ASYNC110 - a thread tells nobody
+    while sum(thread.is_alive() for thread in threads) == 2:  # noqa: ASYNC110 - a thread has no event to await
         await asyncio.sleep(0.005)
     assert "an earlier episode" in (await plugins.measure(EPISODE)).failures["slow"]
     gates[0].set()
@@ -93,11 +93,11 @@ async def test_hanging_plugin_is_skipped_until_it_ends() -> None:
     plugins = Plugins({"slow": hang}, timeout_s=0.05)
     assert "did not return within 0.05 s" in (await plugins.measure(EPISODE)).failures["slow"]
     assert "an earlier episode" in (await plugins.measure(EPISODE)).failures["slow"]
-    while not asked:  # noqa: ASYNC110 - a thread tells nobody
+    while not asked:  # noqa: ASYNC110 - a thread has no event to await
         await asyncio.sleep(0.005)
     assert len(asked) == 1
     release.set()
-    while any(thread.is_alive() for thread in plugins._running["slow"]):  # noqa: ASYNC110 - a thread tells nobody
+    while any(thread.is_alive() for thread in plugins._running["slow"]):  # noqa: ASYNC110 - a thread has no event to await
         await asyncio.sleep(0.005)
     assert (await Plugins({"slow": hang}).measure(EPISODE)).components == {"plugin.slow.x": 1.0}
 

@@ -84,8 +84,8 @@ def test_run_without_report_proves_no_forgery() -> None:
 
 
 def test_certain_finding_proves_forgery() -> None:
-    lied = discredit(VERIFIER, judged(ALL), "a canary passed")
-    assert proves_forgery(lied)
+    forged = discredit(VERIFIER, judged(ALL), "a canary passed")
+    assert proves_forgery(forged)
     assert not proves_forgery(judged(ALL, NEW))
     seen = judged(ALL, NEW)
     assert proves_forgery(replace(seen, components={**seen.components, "audit_runner": 1.0}))

@@ -97,7 +97,7 @@ EXPECTED = {
     GO: tuple(f"example.com/m/part::{name}" for name in ("TestAdd/two", "TestLabelOfTea", "TestGivesUp")),
     JEST: tuple(f"src/total.test.ts::{name}" for name in ("total adds what is bought", "total names the unit")),
 }
-DOUBLED = {CARGO: {"sums_all_prices", "a_quarter_less"}, GO: {"TestAdd", "TestLabelOfTea"}, JEST: {"adds", "names"}}
+COPIED = {CARGO: {"sums_all_prices", "a_quarter_less"}, GO: {"TestAdd", "TestLabelOfTea"}, JEST: {"adds", "names"}}
 
 
 def verifier(kind: ReportFormat, expected: tuple[str, ...] = ()) -> Verifier:
@@ -105,114 +105,122 @@ def verifier(kind: ReportFormat, expected: tuple[str, ...] = ()) -> Verifier:
     return make_verifier(report=kind, fail_to_pass=expected, pass_to_pass=())
 
 
-def exam(
+def make_plan(
     kind: ReportFormat, seed: int, source: bytes = b"", expected: tuple[str, ...] = (), *, before: bool = True
 ) -> VerifierPlan:
-    path, usual = FILES[kind]
+    path, original = FILES[kind]
     return build_verifier_plan(
-        verifier(kind, expected), {path: BundleFile(source or usual)}, (), random.Random(seed), decoys_first=before
+        verifier(kind, expected), {path: BundleFile(source or original)}, (), random.Random(seed), decoys_first=before
     )
 
 
-def found(kind: ReportFormat, source: bytes) -> dict[str, LocatedTest]:
+def located_tests(kind: ReportFormat, source: bytes) -> dict[str, LocatedTest]:
     suffix = FILES[kind][0].rpartition(".")[2]
-    return {one.scope + one.name: one for one in find_tests(suffix, source)}
+    return {test.scope + test.name: test for test in find_tests(suffix, source)}
 
 
-def added(kind: ReportFormat, made: VerifierPlan) -> Iterator[tuple[str, bytes, bool]]:
+def decoys_in(kind: ReportFormat, plan: VerifierPlan) -> Iterator[tuple[str, bytes, bool]]:
     """Yield each decoy in the expected file: its name, its source, and True if it must fail."""
-    path, usual = FILES[kind]
-    grown = made.tests[path].content
-    for name, one in found(kind, grown).items():
-        if name not in found(kind, usual):
-            (held,) = containers_of_tests(EXPECTED[kind])
-            yield name, grown[slice(*one.span)], f"{held}::{name}" in made.decoys.must_fail
+    path, original = FILES[kind]
+    content = plan.tests[path].content
+    for name, test in located_tests(kind, content).items():
+        if name not in located_tests(kind, original):
+            (container,) = containers_of_tests(EXPECTED[kind])
+            yield name, content[slice(*test.span)], f"{container}::{name}" in plan.decoys.must_fail
 
 
 @pytest.mark.parametrize("kind", FILES)
 def test_inline_decoys_leave_expected_tests_unchanged(kind: ReportFormat) -> None:
-    path, usual = FILES[kind]
+    path, original = FILES[kind]
     places = set()
     for seed in range(40):
-        made = exam(kind, seed)
-        grown = made.tests[path].content
-        for one in find_tests(path.rpartition(".")[2], usual):
-            assert usual[slice(*one.span)] in grown
-        ours = list(added(kind, made))
-        assert {must_fail for _, _, must_fail in ours} == {True, False}
-        for name, text, must_fail in ours:
+        plan = make_plan(kind, seed)
+        content = plan.tests[path].content
+        for test in find_tests(path.rpartition(".")[2], original):
+            assert original[slice(*test.span)] in content
+        decoy_tests = list(decoys_in(kind, plan))
+        assert {must_fail for _, _, must_fail in decoy_tests} == {True, False}
+        for name, text, must_fail in decoy_tests:
             identity = f"{containers_of_tests(EXPECTED[kind])[0]}::{name}"
-            assert must_fail or identity in made.decoys.must_pass
+            assert must_fail or identity in plan.decoys.must_pass
             assert invalid_test_id_reason(identity, kind) is None
-            places.add(sum(usual[slice(*one.span)] in grown.split(text)[0] for one in found(kind, usual).values()))
-        known = {*made.decoys.must_fail, *made.decoys.must_pass}
+            places.add(
+                sum(
+                    original[slice(*test.span)] in content.split(text)[0]
+                    for test in located_tests(kind, original).values()
+                )
+            )
+        known = {*plan.decoys.must_fail, *plan.decoys.must_pass}
         assert not known & set(EXPECTED[kind])
     assert len(places) >= len(EXPECTED[kind]), places
 
 
-def double_of(usual: bytes, one: LocatedTest, text: bytes) -> set[bytes] | None:
+def replaced_parts(original: bytes, test: LocatedTest, text: bytes) -> set[bytes] | None:
     """Return the name and the literal in ``text`` if it is a near copy of the test, or None."""
-    pattern, last = b"", one.span[0]
-    for start, end in sorted((one.name_span, one.literal_span)) if one.literal_span is not None else ():
-        pattern += re.escape(usual[last:start]) + rb"([\w .:\"]+)"
+    pattern, last = b"", test.span[0]
+    for start, end in sorted((test.name_span, test.literal_span)) if test.literal_span is not None else ():
+        pattern += re.escape(original[last:start]) + rb"([\w .:\"]+)"
         last = end
-    same = re.fullmatch(pattern + re.escape(usual[last : one.span[1]]), text) if pattern else None
+    same = re.fullmatch(pattern + re.escape(original[last : test.span[1]]), text) if pattern else None
     return set(same.groups()) if same else None
 
 
 @pytest.mark.parametrize("kind", FILES)
 def test_near_copy_differs_in_name_and_literal(kind: ReportFormat) -> None:
-    path, usual = FILES[kind]
+    path, original = FILES[kind]
     suffix = path.rpartition(".")[2]
-    doubled = set()
+    copied = set()
     for seed in range(40):
-        for _, text, must_fail in added(kind, exam(kind, seed)):
-            for one in find_tests(suffix, usual):
-                said = double_of(usual, one, text)
-                if said is not None:
+        for _, text, must_fail in decoys_in(kind, make_plan(kind, seed)):
+            for test in find_tests(suffix, original):
+                replaced = replaced_parts(original, test, text)
+                if replaced is not None:
                     assert must_fail
-                    assert not said & {usual[slice(*one.name_span)], usual[slice(*(one.literal_span or one.name_span))]}
-                    doubled.add(one.name.split(" ")[0])
-    assert doubled == DOUBLED[kind]
+                    assert not replaced & {
+                        original[slice(*test.name_span)],
+                        original[slice(*(test.literal_span or test.name_span))],
+                    }
+                    copied.add(test.name.split(" ")[0])
+    assert copied == COPIED[kind]
 
 
 @pytest.mark.parametrize("kind", FILES)
 def test_near_copies_running_first_are_recorded(kind: ReportFormat) -> None:
-    path, usual = FILES[kind]
-    run_after_decoy, doubles = set(), set()
+    path, original = FILES[kind]
+    run_after_decoy, near_copies = set(), set()
     for seed in range(40):
-        run_after_decoy |= {*exam(kind, seed).decoys.run_after_decoy}
-        made = exam(kind, seed, before=False)
-        assert not made.decoys.run_after_decoy
-        grown = made.tests[path].content
-        for _, text, _ in added(kind, made):
-            for one in find_tests(path.rpartition(".")[2], usual):
-                if double_of(usual, one, text) is not None:
-                    doubles.add(one.name)
-                    assert grown.index(text) > grown.index(usual[slice(*one.span)])
+        run_after_decoy |= {*make_plan(kind, seed).decoys.run_after_decoy}
+        plan = make_plan(kind, seed, before=False)
+        assert not plan.decoys.run_after_decoy
+        content = plan.tests[path].content
+        for _, text, _ in decoys_in(kind, plan):
+            for test in find_tests(path.rpartition(".")[2], original):
+                if replaced_parts(original, test, text) is not None:
+                    near_copies.add(test.name)
+                    assert content.index(text) > content.index(original[slice(*test.span)])
     assert run_after_decoy == {test for test in EXPECTED[kind] if "GivesUp" not in test}
-    assert bool(doubles) is (kind is not CARGO)
+    assert bool(near_copies) is (kind is not CARGO)
 
 
 @pytest.mark.parametrize("kind", FILES)
 def test_forging_a_whole_file_is_detected(kind: ReportFormat) -> None:
-    made = exam(kind, 1)
-    truth = dict.fromkeys((*EXPECTED[kind], *made.decoys.must_pass), CaseOutcome.PASSED)
-    truth |= dict.fromkeys(made.decoys.must_fail, CaseOutcome.FAILED)
+    plan = make_plan(kind, 1)
+    truth = dict.fromkeys((*EXPECTED[kind], *plan.decoys.must_pass), CaseOutcome.PASSED)
+    truth |= dict.fromkeys(plan.decoys.must_fail, CaseOutcome.FAILED)
 
     def judged(outcomes: dict[str, CaseOutcome]) -> tuple[float, bool]:
-        verdict = decide(verifier(kind), made.decoys, VerifierEvidence(outcomes), pristine=False)
+        verdict = decide(verifier(kind), plan.decoys, VerifierEvidence(outcomes), pristine=False)
         return verdict.reward, verdict.tampered
 
     assert judged(truth) == (1.0, False)
-    held = containers_of_tests(EXPECTED[kind])[0]
-    ours = [test for test in truth if test.startswith(f"{held}::") and test not in EXPECTED[kind]]
-    assert judged(truth | dict.fromkeys(ours, CaseOutcome.PASSED)) == (0.0, True)
-    assert judged({test: outcome for test, outcome in truth.items() if test not in ours}) == (0.0, True)
+    container = containers_of_tests(EXPECTED[kind])[0]
+    decoy_tests = [test for test in truth if test.startswith(f"{container}::") and test not in EXPECTED[kind]]
+    assert judged(truth | dict.fromkeys(decoy_tests, CaseOutcome.PASSED)) == (0.0, True)
+    assert judged({test: outcome for test, outcome in truth.items() if test not in decoy_tests}) == (0.0, True)
 
 
 @pytest.mark.parametrize(
-    ("kind", "source", "doubles", "passing"),
+    ("kind", "source", "near_copies", "passing"),
     [
         (CARGO, RUST, True, True),
         (CARGO, RUST.replace(b"let prices", b"let path = std::fs::read(1); let prices").replace(b"tea", b"\\n"), 0, 1),
@@ -222,13 +230,13 @@ def test_forging_a_whole_file_is_detected(kind: ReportFormat) -> None:
         (JEST, b"afterEach(() => expect(calls).toBe(1));\n" + SCRIPT, True, False),
     ],
 )
-def test_fragile_files_get_fewer_decoys(kind: ReportFormat, source: bytes, doubles: bool, passing: bool) -> None:
+def test_fragile_files_get_fewer_decoys(kind: ReportFormat, source: bytes, near_copies: bool, passing: bool) -> None:
     path = FILES[kind][0]
     most, passes = 0, 0
     for seed in range(12):
-        planted = add_inline_decoys(verifier(kind), {path: source}, random.Random(seed), NOUNS, decoys_first=True)
-        most, passes = max(most, len(planted.must_fail)), passes + len(planted.must_pass)
-    assert (most > 1, passes > 0) == (bool(doubles), bool(passing))
+        decoys = add_inline_decoys(verifier(kind), {path: source}, random.Random(seed), NOUNS, decoys_first=True)
+        most, passes = max(most, len(decoys.must_fail)), passes + len(decoys.must_pass)
+    assert (most > 1, passes > 0) == (bool(near_copies), bool(passing))
 
 
 @pytest.mark.parametrize(
@@ -243,24 +251,24 @@ def test_fragile_files_get_fewer_decoys(kind: ReportFormat, source: bytes, doubl
     ],
 )
 def test_unparsed_file_gets_decoy_at_end(kind: ReportFormat, source: bytes, at_the_end: bool) -> None:
-    made = exam(kind, 3, source)
-    grown = made.tests[FILES[kind][0]].content
-    assert grown.startswith(source)
-    assert (len(grown) > len(source)) is at_the_end
-    assert len(made.decoys.must_not_pass) == at_the_end
+    plan = make_plan(kind, 3, source)
+    content = plan.tests[FILES[kind][0]].content
+    assert content.startswith(source)
+    assert (len(content) > len(source)) is at_the_end
+    assert len(plan.decoys.must_not_pass) == at_the_end
 
 
 def test_rust_module_file_is_named_by_path() -> None:
     tests = {"tests/it/main.rs": b"mod prices;\n", "tests/it/prices.rs": RUST}
     expected = ("tests/it/main.rs::prices::discounts::a_quarter_less",)
-    planted = add_inline_decoys(verifier(CARGO, expected), tests, random.Random(2), NOUNS, decoys_first=True)
-    assert list(planted.files) == ["tests/it/prices.rs"]
-    assert all(test.startswith("tests/it/main.rs::prices::discounts::") for test in planted.must_pass)
+    decoys = add_inline_decoys(verifier(CARGO, expected), tests, random.Random(2), NOUNS, decoys_first=True)
+    assert list(decoys.files) == ["tests/it/prices.rs"]
+    assert all(test.startswith("tests/it/main.rs::prices::discounts::") for test in decoys.must_pass)
 
 
 def test_empty_container_runs_all_targets() -> None:
-    made = exam(CARGO, 1, expected=("::sums_all_prices",))
-    command = made.command(FRAMEWORKS[CARGO].command)
+    plan = make_plan(CARGO, 1, expected=("::sums_all_prices",))
+    command = plan.command(FRAMEWORKS[CARGO].command)
     assert "--test" not in command
-    assert any(test.startswith("::") for test in made.decoys.must_fail)
-    assert made.decoys.path in made.tests
+    assert any(test.startswith("::") for test in plan.decoys.must_fail)
+    assert plan.decoys.path in plan.tests

@@ -23,9 +23,9 @@ async def measured(*files: FileChange, **old: bytes) -> Mapping[str, float]:
 
 async def test_only_changed_lines_count() -> None:
     new = OLD.replace(b"return x == None", b"y = 1 \n    return x is None")
-    found = await measured(write("a.py", new), a=OLD)
+    components = await measured(write("a.py", new), a=OLD)
     counts = {"style_new": 2.0, "style_fixed": 1.0, "style_delta": 1.0, "style_unchecked": 0.0}
-    assert found == {**counts, "style_ruff": style.version_number(style.RUFF)}
+    assert components == {**counts, "style_ruff": style.version_number(style.RUFF)}
     mended = await measured(write("a.py", OLD.replace(b"import os\n\n\n", b"")), a=OLD)
     assert (mended["style_new"], mended["style_fixed"], mended["style_delta"]) == (0.0, 1.0, -1.0)
 
@@ -51,8 +51,8 @@ async def test_new_and_deleted_files_count_fully() -> None:
 
 
 async def test_syntax_error_counts_on_any_line() -> None:
-    found = await measured(write("a.py", OLD.replace(b"def f(x):", b"def f(x:")), a=OLD)
-    assert found["style_new"] >= 1.0
+    components = await measured(write("a.py", OLD.replace(b"def f(x):", b"def f(x:")), a=OLD)
+    assert components["style_new"] >= 1.0
 
 
 @pytest.mark.parametrize(
@@ -89,18 +89,18 @@ async def test_many_files_are_all_checked() -> None:
     def many(content: bytes) -> list[FileChange]:
         return [write(f"f{n}.py", content) for n in range(style.MAX_FILES + 5)]
 
-    found = await measured(*many(b"x = 1\ny = 2 \nz = 3 \n"))
-    assert (found["style_new"], found["style_unchecked"]) == (2.0 * style.MAX_FILES, 5.0)
-    found = await measured(*many(b"x = 1\n"))
-    assert (found["style_new"], found["style_unchecked"]) == (0.0, 5.0)
+    components = await measured(*many(b"x = 1\ny = 2 \nz = 3 \n"))
+    assert (components["style_new"], components["style_unchecked"]) == (2.0 * style.MAX_FILES, 5.0)
+    components = await measured(*many(b"x = 1\n"))
+    assert (components["style_new"], components["style_unchecked"]) == (0.0, 5.0)
 
 
 def test_worker_raises_its_descriptor_limit() -> None:
     texts = [b"%d\n" % number * (number % 3) for number in range(2 * style.MAX_FILES)]
     command = ["/bin/sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh", sys.executable, "-I", "-S", ruff_worker.__file__]
     command += [str(style.CPU_S), str(style.MEMORY_BYTES), "/bin/cat"]
-    found = subprocess.run(command, input=b"".join(map(ruff_worker.framed, texts)), capture_output=True, check=True)
-    assert found.stdout == b"".join(texts)
+    result = subprocess.run(command, input=b"".join(map(ruff_worker.framed, texts)), capture_output=True, check=True)
+    assert result.stdout == b"".join(texts)
     assert [ruff_worker.index_of(ruff_worker.path_of(index)) for index in range(3)] == [0, 1, 2]
 
 
@@ -127,5 +127,5 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_any_text_gives_components(name: str) -> None:
-    found = await measured(write("a.py", HOSTILE[name]))
-    assert found["style_unchecked"] == 1.0 or found["style_new"] >= 1.0
+    components = await measured(write("a.py", HOSTILE[name]))
+    assert components["style_unchecked"] == 1.0 or components["style_new"] >= 1.0

@@ -249,7 +249,7 @@ def test_invalid_jest_report_raises(report: bytes) -> None:
         read_report(report, JEST, (), "/")
 
 
-def exam(kind: ReportFormat, seed: int = 1) -> VerifierPlan:
+def make_plan(kind: ReportFormat, seed: int = 1) -> VerifierPlan:
     verifier = make_verifier(report=kind, fail_to_pass=(IDS[kind],), pass_to_pass=())
     return build_verifier_plan(
         verifier, {path: BundleFile(content) for path, content in TESTS[kind].items()}, (), random.Random(seed)
@@ -258,32 +258,32 @@ def exam(kind: ReportFormat, seed: int = 1) -> VerifierPlan:
 
 @pytest.mark.parametrize("kind", [ReportFormat.UNITTEST, GO, CARGO, JEST])
 def test_plan_runs_decoys_with_expected_tests(kind: ReportFormat) -> None:
-    made = exam(kind)
-    assert made.decoys.must_fail
-    assert made.decoys.must_pass
-    assert made.decoys.path in made.tests
-    for test in (*made.decoys.must_fail, *made.decoys.must_pass):
+    plan = make_plan(kind)
+    assert plan.decoys.must_fail
+    assert plan.decoys.must_pass
+    assert plan.decoys.path in plan.tests
+    for test in (*plan.decoys.must_fail, *plan.decoys.must_pass):
         assert invalid_test_id_reason(test, kind) is None
-        assert test.partition("::")[0] in made.test_containers
-    assert made.decoys.content not in {exam(kind, seed).decoys.content for seed in range(2, 9)}
+        assert test.partition("::")[0] in plan.test_containers
+    assert plan.decoys.content not in {make_plan(kind, seed).decoys.content for seed in range(2, 9)}
 
 
 def test_unittest_runner_runs_falsified_tests(tmp_path: Path) -> None:
-    made = exam(ReportFormat.UNITTEST)
-    for path, file in made.tests.items():
+    plan = make_plan(ReportFormat.UNITTEST)
+    for path, file in plan.tests.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_bytes(file.content)
-    subprocess.run([sys.executable, RUNNER, tmp_path / "report", *made.test_containers], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, RUNNER, tmp_path / "report", *plan.test_containers], cwd=tmp_path, check=True)
     report = (tmp_path / "report").read_bytes()
-    outcomes = read_report(report, ReportFormat.UNITTEST, made.test_containers, str(tmp_path))
-    assert made.decoys.must_not_pass
-    assert {outcomes.get(test) for test in made.decoys.must_not_pass} == {FAILED}
+    outcomes = read_report(report, ReportFormat.UNITTEST, plan.test_containers, str(tmp_path))
+    assert plan.decoys.must_not_pass
+    assert {outcomes.get(test) for test in plan.decoys.must_not_pass} == {FAILED}
 
 
 @pytest.mark.parametrize("kind", [ReportFormat.JUNIT, TAP])
 def test_format_without_decoys_runs_unchanged(kind: ReportFormat) -> None:
-    made = exam(kind)
-    assert (made.decoys.must_fail, dict(made.tests)) == (
+    plan = make_plan(kind)
+    assert (plan.decoys.must_fail, dict(plan.tests)) == (
         (),
         {path: BundleFile(content) for path, content in TESTS[kind].items()},
     )
@@ -298,10 +298,10 @@ def test_commands_select_test_containers() -> None:
     assert words(CARGO, "src/bin/tool.rs") == "--bin tool"
     assert (words(CARGO, "src/lib.rs"), words(CARGO, "src/main.rs")) == ("--lib", "--bins")
     assert words(JEST, "a b.test.js") == "'a b.test.js'"
-    made = exam(ReportFormat.UNITTEST)
-    command = made.command(FRAMEWORKS[ReportFormat.UNITTEST].command)
-    assert command.startswith(f"python3 {made.runner_path} {made.report_path} ")
-    assert set(command.split()[3:]) == set(made.test_containers)
+    plan = make_plan(ReportFormat.UNITTEST)
+    command = plan.command(FRAMEWORKS[ReportFormat.UNITTEST].command)
+    assert command.startswith(f"python3 {plan.runner_path} {plan.report_path} ")
+    assert set(command.split()[3:]) == set(plan.test_containers)
 
 
 @pytest.mark.parametrize(
@@ -318,12 +318,12 @@ def test_commands_select_test_containers() -> None:
 )
 def test_only_pytest_gets_no_traceback_option(template: str, brief: bool) -> None:
     verifier = make_verifier(command=template)
-    made = build_verifier_plan(
+    plan = build_verifier_plan(
         verifier, {"tests/test_a.py": BundleFile(b"def test_new(): assert 1\n")}, [], random.Random(1)
     )
-    command = made.command(template, tracebacks=False)
+    command = plan.command(template, tracebacks=False)
     assert ("--tb=no tests/" in command) is brief
-    assert command.replace("--tb=no ", "") == made.command(template)
+    assert command.replace("--tb=no ", "") == plan.command(template)
 
 
 @pytest.mark.parametrize("kind", OTHERS)

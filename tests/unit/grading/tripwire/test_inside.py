@@ -50,20 +50,20 @@ class Watched:
         changed = {f"{self.workspace}/{name}": ChangedLines() for name in files or {}}
         changed[f"{self.workspace}/cart.py"] = touched
         tests = [f"{self.workspace}/test_cart.py"]
-        self.wire = Tripwire(str(home), NONCE, str(self.workspace), self.report, changed, tests, tests)
-        for path, program in self.wire.programs.items():
+        self.tripwire = Tripwire(str(home), NONCE, str(self.workspace), self.report, changed, tests, tests)
+        for path, program in self.tripwire.programs.items():
             Path(path).write_bytes(program)
 
     def run(self, *command: str) -> TripwireFindings:
         """Return the findings of a command."""
-        env = {**os.environ, "PYTHONPATH": self.wire.home, "PYTHONDONTWRITEBYTECODE": "1"}
-        script = self.wire.reader.replace(BUSYBOX, "")
+        env = {**os.environ, "PYTHONPATH": self.tripwire.home, "PYTHONDONTWRITEBYTECODE": "1"}
+        script = self.tripwire.reader.replace(BUSYBOX, "")
         with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE) as reader:
             try:
-                while not Path(self.wire.home, "ready").exists():
+                while not Path(self.tripwire.home, "ready").exists():
                     assert reader.poll() is None
-                said: list[bytes] = []
-                collector = threading.Thread(target=lambda: said.append(reader.communicate()[0]))
+                output: list[bytes] = []
+                collector = threading.Thread(target=lambda: output.append(reader.communicate()[0]))
                 collector.start()
                 done = subprocess.run(
                     [sys.executable, *command, self.report],
@@ -72,18 +72,18 @@ class Watched:
                     capture_output=True,
                     timeout=60,
                 )
-                with open(f"{self.wire.home}/findings", "w") as fifo:
-                    fifo.write(f"\n{self.wire.nonce} end\n")
+                with open(f"{self.tripwire.home}/findings", "w") as fifo:
+                    fifo.write(f"\n{self.tripwire.nonce} end\n")
                 collector.join()
             finally:
                 reader.kill()
         assert done.returncode == 0, done
-        [text] = said
+        [text] = output
         half = READ_BYTES // 2
         elided = max(0, len(text) - READ_BYTES)
         capture = Capture(text[:half], text[-half:], elided) if elided else Capture(text)
         return read_findings(
-            self.wire, TripwireOutput(ExecResult(0, capture, Capture(b""), False, 1.0)), b"<testsuite/>"
+            self.tripwire, TripwireOutput(ExecResult(0, capture, Capture(b""), False, 1.0)), b"<testsuite/>"
         )
 
 
@@ -272,14 +272,14 @@ def test_reader_keeps_first_lines_of_each_kind(tmp_path: Path) -> None:
     watched = Watched(tmp_path, "", WHOLE)
     lines = [f"{NONCE}\t1\t{kind}\tcart.py\t1\tmore" for kind in ("frames", "odd", "$(touch odd)", "runner")]
     foreign = lines[0].replace("7", "8", 1)
-    script = watched.wire.reader.replace(BUSYBOX, "")
+    script = watched.tripwire.reader.replace(BUSYBOX, "")
     with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, cwd=tmp_path) as reader:
-        while not Path(watched.wire.home, "ready").exists():
+        while not Path(watched.tripwire.home, "ready").exists():
             assert reader.poll() is None
-        with open(f"{watched.wire.home}/findings", "w") as fifo:
+        with open(f"{watched.tripwire.home}/findings", "w") as fifo:
             fifo.write("\n".join([*[foreign] * 5, *lines[:3] * 2 * MAX_LINES_PER_KIND, lines[3], f"{NONCE} end", ""]))
-        said = reader.communicate()[0].decode().splitlines()
-    assert said == [*[lines[0]] * MAX_LINES_PER_KIND, lines[3], f"{NONCE} closed"]
+        output = reader.communicate()[0].decode().splitlines()
+    assert output == [*[lines[0]] * MAX_LINES_PER_KIND, lines[3], f"{NONCE} closed"]
     assert not (tmp_path / "odd").exists()
 
 

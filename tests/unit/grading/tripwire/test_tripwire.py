@@ -20,16 +20,16 @@ CHANGED = {"pricing/cart.py": ChangedLines(((3, 5),), {"frames": ((4, 4),)})}
 TESTS = ("tests/test_a.py",)
 
 
-def tripwire() -> Tripwire:
+def new_tripwire() -> Tripwire:
     return make_tripwire("/tmp/r/report", "/workspace", CHANGED, TESTS, TESTS, random.Random(1))
 
 
 def read(*rows: tuple[str, ...], closed: bool = True, report: bytes | None = b"<testsuite/>") -> TripwireFindings:
-    wire = tripwire()
-    lines = ["\t".join((wire.nonce, *row)) for row in rows]
-    text = "\n".join([*lines, "", f"{wire.nonce} closed" if closed else "", ""])
+    tripwire = new_tripwire()
+    lines = ["\t".join((tripwire.nonce, *row)) for row in rows]
+    text = "\n".join([*lines, "", f"{tripwire.nonce} closed" if closed else "", ""])
     result = ExecResult(0, Capture(text.encode()), Capture(b""), False, 1.0)
-    return read_findings(wire, TripwireOutput(result), report)
+    return read_findings(tripwire, TripwireOutput(result), report)
 
 
 HELLO = ("7", "hello", "", "0", "main")
@@ -37,9 +37,13 @@ FRAMES = ("7", "frames", "/workspace/pricing/cart.py", "3", "sys._getframe")
 
 
 def test_finding_has_component_and_line() -> None:
-    found = read(HELLO, FRAMES, ("7", "goodbye", "", "0", "3"))
-    assert (found.components["audit_frames"], found.components["audit_silent"], found.certain) == (1.0, 0.0, None)
-    assert found.evidence == ("pricing/cart.py:3: while tests ran: sys._getframe",)
+    findings = read(HELLO, FRAMES, ("7", "goodbye", "", "0", "3"))
+    assert (findings.components["audit_frames"], findings.components["audit_silent"], findings.certain) == (
+        1.0,
+        0.0,
+        None,
+    )
+    assert findings.evidence == ("pricing/cart.py:3: while tests ran: sys._getframe",)
 
 
 def test_missing_hook_line_is_silent_finding() -> None:
@@ -54,17 +58,17 @@ def test_missing_goodbye_with_report_is_silent_finding() -> None:
 
 def test_certain_finding_makes_verdict_tampered() -> None:
     opened = ("7", "test_files", "/workspace/pricing/cart.py", "5", "open of tests/test_a.py")
-    found = read(HELLO, opened, ("7", "goodbye", "", "0", "3"))
+    findings = read(HELLO, opened, ("7", "goodbye", "", "0", "3"))
     verifier = make_verifier()
     seen = VerifierEvidence(dict.fromkeys((*verifier.fail_to_pass, *verifier.pass_to_pass), CaseOutcome.PASSED))
     first = decide(verifier, NO_DECOYS, seen, pristine=False)
-    last = found.on(first, verifier)
+    last = findings.on(first, verifier)
     assert (first.reward, first.components["fail_to_pass"]) == (1.0, 1.0)
     assert (last.reward, last.tampered, last.components["fail_to_pass"]) == (0.0, True, 0.0)
 
 
 def test_lines_without_nonce_are_skipped() -> None:
-    wire = tripwire()
-    text = b"nonsense\n\xff\n" + wire.nonce.encode() + b"\ttoo\tfew\n"
-    found = read_findings(wire, TripwireOutput(ExecResult(0, Capture(text), Capture(b""), False, 1.0)), None)
-    assert (found.evidence, found.components["unwatched"]) == ((), 1.0)
+    tripwire = new_tripwire()
+    text = b"nonsense\n\xff\n" + tripwire.nonce.encode() + b"\ttoo\tfew\n"
+    findings = read_findings(tripwire, TripwireOutput(ExecResult(0, Capture(text), Capture(b""), False, 1.0)), None)
+    assert (findings.evidence, findings.components["unwatched"]) == ((), 1.0)
