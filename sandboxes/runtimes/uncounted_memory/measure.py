@@ -107,12 +107,12 @@ def survey(groups: Mapping[str, Path], lock_table_bytes: int, descriptors: int =
     tasks = {name: _tasks(group) for name, group in groups.items()}
     found = {name: UncountedMemory() for name, numbers in tasks.items() if numbers}
     opened: dict[str, set[Inode]] = {}
-    for name, memory in found.items():
+    for name, held in found.items():
         read = read_descriptors(tasks[name], descriptors)
-        memory.directories, memory.in_flight, memory.sampled = read.directories, read.in_flight, read.sampled
-        memory.listed_bytes, memory.rewound_bytes = read.listed_bytes, read.rewound_bytes
+        held.directories, held.in_flight, held.sampled = read.directories, read.in_flight, read.sampled
+        held.listed_bytes, held.rewound_bytes = read.listed_bytes, read.rewound_bytes
         opened[name] = read.inodes
-        _add_network(memory, tasks[name])
+        _add_network(held, tasks[name])
     if lock_table_bytes:
         _add_locks(found, tasks, opened, _locks(lock_table_bytes))
     return found
@@ -126,12 +126,12 @@ def _tasks(group: Path) -> list[int]:
     return []
 
 
-def _add_network(memory: UncountedMemory, tasks: list[int]) -> None:
+def _add_network(held: UncountedMemory, tasks: list[int]) -> None:
     for line in _lines(tasks, "net/udp") + _lines(tasks, "net/udp6"):
         fields = line.split()
         if len(fields) > 4 and ":" in fields[4]:
-            memory.corked_bytes += int(fields[4].partition(":")[0], 16)
-    memory.memberships += sum(line.startswith("\t") for line in _lines(tasks, "net/igmp"))
+            held.corked_bytes += int(fields[4].partition(":")[0], 16)
+    held.memberships += sum(line.startswith("\t") for line in _lines(tasks, "net/igmp"))
 
 
 def _lines(tasks: list[int], table: str) -> list[str]:

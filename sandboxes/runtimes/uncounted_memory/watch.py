@@ -106,49 +106,45 @@ class UncountedMemoryWatch:
             return
         scarce = read_pressure().memory_left < MEMORY_AMPLE
         max_descriptors = MAX_DESCRIPTORS_SUSPICIOUS if grown or self._suspected else MAX_DESCRIPTORS
-        surveyed = await asyncio.to_thread(
-            survey, dict(self._groups), before.table if many_locks else 0, max_descriptors
-        )
-        above_limit = self._select_above_limit(surveyed, scarce=scarce)
-        for name, memory in above_limit.items():
-            await self._end(name, memory)
+        found = await asyncio.to_thread(survey, dict(self._groups), before.table if many_locks else 0, max_descriptors)
+        above_limit = self._select_above_limit(found, scarce=scarce)
+        for name, held in above_limit.items():
+            await self._end(name, held)
         before.surveyed_at = -math.inf if self._suspected else time.monotonic()
         if above_limit:  # the lock table may have hidden others behind them
             before.table = LOCK_TABLE_BYTES
             return
         before.table = min(2 * before.table, MAX_LOCK_TABLE_BYTES) if many_locks else LOCK_TABLE_BYTES
         before.locks = locks
-        if grown or not (self._suspected or any(memory.sampled for memory in surveyed.values())):
+        if grown or not (self._suspected or any(held.sampled for held in found.values())):
             before.kernel = kernel  # otherwise the growth may be in what was not measured
 
-    def _select_above_limit(
-        self, surveyed: Mapping[str, UncountedMemory], *, scarce: bool
-    ) -> dict[str, UncountedMemory]:
+    def _select_above_limit(self, found: Mapping[str, UncountedMemory], *, scarce: bool) -> dict[str, UncountedMemory]:
         """Return sandboxes above the limit. Count those of which only an estimate is above it in ``_suspected``."""
-        exceeding = {name: memory for name, memory in surveyed.items() if _is_above_limit(memory, scarce=scarce)}
+        exceeding = {name: held for name, held in found.items() if _is_above_limit(held, scarce=scarce)}
         suspected = {name: self._suspected.get(name, 0) + 1 for name in exceeding}
         above_limit = {
-            name: memory
-            for name, memory in exceeding.items()
-            if suspected[name] >= SUSPICIOUS_SURVEYS or _is_above_limit(memory.certain, scarce=scarce)
+            name: held
+            for name, held in exceeding.items()
+            if suspected[name] >= SUSPICIOUS_SURVEYS or _is_above_limit(held.certain, scarce=scarce)
         }
         self._suspected = {name: count for name, count in suspected.items() if name not in above_limit}
         return above_limit
 
-    async def _end(self, name: str, memory: UncountedMemory) -> None:
+    async def _end(self, name: str, held: UncountedMemory) -> None:
         group = self._groups.get(name)
         if group is None or name in self._reasons:
             return
         self._reasons[name] = (
-            f"it held {max(memory.bytes >> 20, 1)} MiB of the machine's memory that no limit counts ({memory}), "
+            f"it held {max(held.bytes >> 20, 1)} MiB of the machine's memory that no limit counts ({held}), "
             "and was ended for it; hold fewer at a time"
         )
         log.warning("sandbox %s was ended: %s", name, self._reasons[name])
         await asyncio.to_thread(_kill, group)
 
 
-def _is_above_limit(memory: UncountedMemory, *, scarce: bool) -> bool:
-    return memory.locks > MAX_LOCKS or memory.bytes > (MAX_HELD_SCARCE_BYTES if scarce else MAX_HELD_BYTES)
+def _is_above_limit(held: UncountedMemory, *, scarce: bool) -> bool:
+    return held.locks > MAX_LOCKS or held.bytes > (MAX_HELD_SCARCE_BYTES if scarce else MAX_HELD_BYTES)
 
 
 def _kernel_bytes() -> int:
