@@ -52,19 +52,21 @@ def labels(owner: Owner, *, sandbox: str = "", snapshot: str = "", pin: str = ""
     }
 
 
-def of_container(found: ListedContainer) -> OwnerLabels | None:
+def labels_of_container(found: ListedContainer) -> OwnerLabels | None:
     """Return the labels of one of the farm's containers, or None for any other."""
-    mark = _read(found.labels)
-    if mark is None:
+    owner_labels = _read(found.labels)
+    if owner_labels is None:
         return None
-    name = container_name(mark.sandbox) if mark.sandbox else pin_name(mark.owner, mark.pin)
-    return mark if name in found.names else None
+    name = (
+        container_name(owner_labels.sandbox) if owner_labels.sandbox else pin_name(owner_labels.owner, owner_labels.pin)
+    )
+    return owner_labels if name in found.names else None
 
 
-def of_image(found: ListedImage) -> OwnerLabels | None:
+def labels_of_snapshot(found: ListedImage) -> OwnerLabels | None:
     """Return the labels of one of the farm's snapshots, or None for any other image."""
-    mark = _read(found.labels)
-    return mark if mark and f"{SNAPSHOTS}:{mark.snapshot}" in found.names else None
+    owner_labels = _read(found.labels)
+    return owner_labels if owner_labels and f"{SNAPSHOTS}:{owner_labels.snapshot}" in found.names else None
 
 
 def container_name(sandbox_id: str) -> str:
@@ -78,10 +80,14 @@ def pin_name(owner: Identity, image_id: str) -> str:
 def _read(found: Mapping[str, str]) -> OwnerLabels | None:
     try:
         owner = Identity(Path(found[LABEL_STATE_DIR]), found[LABEL_OWNER], found[LABEL_SEAL])
-        mark = OwnerLabels(owner, found[LABEL_TRACE], found[LABEL_SANDBOX], found[LABEL_SNAPSHOT], found[LABEL_PIN])
+        owner_labels = OwnerLabels(
+            owner, found[LABEL_TRACE], found[LABEL_SANDBOX], found[LABEL_SNAPSHOT], found[LABEL_PIN]
+        )
     except KeyError:
         return None
     valid = (
-        OWNER_NAME.fullmatch(owner.name) and SEAL_PATTERN.fullmatch(owner.seal) and TRACE_PATTERN.fullmatch(mark.trace)
+        OWNER_NAME.fullmatch(owner.name)
+        and SEAL_PATTERN.fullmatch(owner.seal)
+        and TRACE_PATTERN.fullmatch(owner_labels.trace)
     )
-    return mark if valid and owner.state_dir.is_absolute() else None
+    return owner_labels if valid and owner.state_dir.is_absolute() else None

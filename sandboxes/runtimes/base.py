@@ -365,7 +365,7 @@ class ToolServerSandbox(SandboxCalls):
         end = await self._runtime.exit_cause(self._id)
         # Invalid bytes were sent by a living server, even if the sandbox has ended since.
         by = LossCause.INSIDE if isinstance(reason, ProtocolError) else end.by
-        gone = SandboxGone(f"sandbox {self._id} is gone: {reason}; {end.reason}", by=by)
+        loss = SandboxGone(f"sandbox {self._id} is gone: {reason}; {end.reason}", by=by)
         if by is LossCause.INSIDE:  # a bug of the tool server would look the same
-            log.error("%s", gone)
-        raise gone
+            log.error("%s", loss)
+        raise loss

@@ -17,7 +17,7 @@ from pathlib import Path
 from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
 from sandboxes.docker_engine.api import Engine
 from sandboxes.errors import SandboxError
-from sandboxes.ownership.labels import LABEL_OWNER, LABEL_SNAPSHOT, of_container, of_image
+from sandboxes.ownership.labels import LABEL_OWNER, LABEL_SNAPSHOT, labels_of_container, labels_of_snapshot
 from sandboxes.ownership.owner import Identity, bury_if_dead, group_of, is_dead_by_trace, owner_names
 from sandboxes.ownership.scratch_dirs import sweep
 
@@ -52,14 +52,14 @@ async def _find_leftovers(engine: Engine) -> defaultdict[Identity, _Leftovers]:
     """Return all containers and images of the farm by owner, living owners included."""
     found: defaultdict[Identity, _Leftovers] = defaultdict(_Leftovers)
     for container in await engine.containers(LABEL_OWNER):
-        if mark := of_container(container):
-            leftovers = found[mark.owner]
-            (leftovers.sandboxes if mark.sandbox else leftovers.pins).append(container.id)
-            leftovers.traces.add(mark.trace)
+        if owner_labels := labels_of_container(container):
+            leftovers = found[owner_labels.owner]
+            (leftovers.sandboxes if owner_labels.sandbox else leftovers.pins).append(container.id)
+            leftovers.traces.add(owner_labels.trace)
     for image in await engine.images(LABEL_SNAPSHOT):
-        if mark := of_image(image):
-            found[mark.owner].images.append(image.id)
-            found[mark.owner].traces.add(mark.trace)
+        if owner_labels := labels_of_snapshot(image):
+            found[owner_labels.owner].images.append(image.id)
+            found[owner_labels.owner].traces.add(owner_labels.trace)
     return found
 
 

@@ -20,7 +20,14 @@ from sandboxes.errors import (
     SnapshotError,
 )
 from sandboxes.interface import Sandbox
-from sandboxes.ownership.labels import LABEL_OWNER, LABEL_SNAPSHOT, OwnerLabels, container_name, labels, of_container
+from sandboxes.ownership.labels import (
+    LABEL_OWNER,
+    LABEL_SNAPSHOT,
+    OwnerLabels,
+    container_name,
+    labels,
+    labels_of_container,
+)
 from sandboxes.ownership.owner import Owner, remove_directory
 from sandboxes.ownership.sandbox_record import SandboxRecord
 from sandboxes.runtimes.base import ExitCause, ToolServerRuntime, ToolServerSandbox
@@ -93,9 +100,9 @@ class DockerRuntime(ToolServerRuntime):
             engine = Engine(docker_host)
             undo.push_async_callback(engine.close)
             await engine.connect()
-            if oci_runtime and oci_runtime not in (known := await engine.oci_runtimes()):
+            if oci_runtime and oci_runtime not in (registered := await engine.oci_runtimes()):
                 raise RuntimeUnavailable(
-                    f"Docker has no OCI runtime {oci_runtime!r}, only {', '.join(known)}; add it to daemon.json"
+                    f"Docker has no OCI runtime {oci_runtime!r}, only {', '.join(registered)}; add it to daemon.json"
                 )
             claim = Owner.claim(state_dir, owner, grace_s=grace_s)
             undo.callback(claim.release)
@@ -168,13 +175,21 @@ class DockerRuntime(ToolServerRuntime):
 
     async def _own_sandboxes(self) -> dict[str, str]:
         """Return container id → sandbox id, for this owner in this state directory."""
-        return {container: mark.sandbox for container, mark in (await self._own_containers()).items() if mark.sandbox}
+        return {
+            container: owner_labels.sandbox
+            for container, owner_labels in (await self._own_containers()).items()
+            if owner_labels.sandbox
+        }
 
     async def _own_containers(self) -> dict[str, OwnerLabels]:
         """Return all containers of this owner by id, including image pins of an earlier process on the oci runtime."""
         found = await self._engine.containers(f"{LABEL_OWNER}={self._owner.name}")
-        marks = {container.id: of_container(container) for container in found}
-        return {container: mark for container, mark in marks.items() if mark and mark.owner == self._owner.identity}
+        labels_by_id = {container.id: labels_of_container(container) for container in found}
+        return {
+            container: owner_labels
+            for container, owner_labels in labels_by_id.items()
+            if owner_labels and owner_labels.owner == self._owner.identity
+        }
 
     async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> ToolServerSandbox:
         if not copied:
@@ -300,8 +315,8 @@ def _environment(image: Image, copy: Image, spec: SandboxSpec) -> list[str]:
 
     A name without a value removes the variable.
     """
-    wanted = {**image.env, **spec.environment}
-    return [f"{name}={value}" for name, value in wanted.items()] + sorted(copy.env.keys() - wanted.keys())
+    variables = {**image.env, **spec.environment}
+    return [f"{name}={value}" for name, value in variables.items()] + sorted(copy.env.keys() - variables.keys())
 
 
 async def _check_no_network(server: ToolServer) -> None:

@@ -10,7 +10,7 @@ from sandboxes.cancellation import shielded
 from sandboxes.docker_engine.api import Engine, EngineError, ListedImage
 from sandboxes.errors import RuntimeUnavailable, SnapshotError
 from sandboxes.interface import MIB
-from sandboxes.ownership.labels import LABEL_SNAPSHOT, SNAPSHOTS, labels, of_image
+from sandboxes.ownership.labels import LABEL_SNAPSHOT, SNAPSHOTS, labels, labels_of_snapshot
 from sandboxes.ownership.owner import Owner
 from sandboxes.runtimes.docker.exit_cause import is_ending
 
@@ -132,11 +132,11 @@ class SnapshotImages:
 
     async def remove_strays(self) -> None:
         """Remove this owner's snapshots that this process does not count: leftovers of a process or a clean-up."""
-        mine = await self._own_images()
+        own = await self._own_images()
         await self._engine.remove_images(
-            image.id for image in mine if image.labels[LABEL_SNAPSHOT] not in self._snapshots
+            image.id for image in own if image.labels[LABEL_SNAPSHOT] not in self._snapshots
         )
 
     async def _own_images(self) -> list[ListedImage]:
-        found = [(image, of_image(image)) for image in await self._engine.images(LABEL_SNAPSHOT)]
-        return [image for image, mark in found if mark and mark.owner == self._owner.identity]
+        found = [(image, labels_of_snapshot(image)) for image in await self._engine.images(LABEL_SNAPSHOT)]
+        return [image for image, owner_labels in found if owner_labels and owner_labels.owner == self._owner.identity]

@@ -54,14 +54,14 @@ class OciProgram:
 def find_programs(names: Sequence[str]) -> Iterator[OciProgram]:
     """Yield the programs among ``names`` that are installed. crun comes twice: loaded once, then run at each start."""
     for name in names:
-        found = shutil.which(name) or shutil.which(name, path=":".join(FURTHER_DIRECTORIES))
-        if found is None:
+        path = shutil.which(name) or shutil.which(name, path=":".join(FURTHER_DIRECTORIES))
+        if path is None:
             continue
         try:
             compiled_filter = compile_filter() if name == "crun" else None
         except RuntimeUnavailable:
             compiled_filter = None
-        program = OciProgram(Path(found), compiled_filter, is_crun=name == "crun")
+        program = OciProgram(Path(path), compiled_filter, is_crun=name == "crun")
         if name == "crun":
             yield replace(program, loaded_once=True)
         yield program

@@ -11,7 +11,7 @@ from pathlib import Path
 from sandboxes.cancellation import shielded
 from sandboxes.docker_engine.api import Engine, EngineError, Image
 from sandboxes.errors import ImageError, SandboxError, SpecError
-from sandboxes.ownership.labels import LABEL_PIN, labels, of_container, pin_name
+from sandboxes.ownership.labels import LABEL_PIN, labels, labels_of_container, pin_name
 from sandboxes.ownership.owner import Owner
 from sandboxes.runtimes.oci.images.image_user import ImageUser, find_user
 from sandboxes.runtimes.oci.images.layers import image_layers, sweep_copies
@@ -96,8 +96,13 @@ class MountedImages:
     async def drop_strays(self) -> None:
         """Remove pins of an earlier process of this owner that are not needed."""
         for container in await self._engine.containers(LABEL_PIN):
-            mark = of_container(container)
-            if mark and mark.pin and mark.owner == self._owner.identity and not self._is_held(mark.pin):
+            owner_labels = labels_of_container(container)
+            if (
+                owner_labels
+                and owner_labels.pin
+                and owner_labels.owner == self._owner.identity
+                and not self._is_held(owner_labels.pin)
+            ):
                 await self._engine.remove(container.id)
 
     def _is_held(self, image_id: str) -> bool:

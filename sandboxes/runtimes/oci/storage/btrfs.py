@@ -149,8 +149,8 @@ class QuotaDisk:
 
     def flush(self, name: str) -> None:
         with contextlib.suppress(OSError, KeyError):  # it is being removed
-            held = self._qgroup_bytes(name, "referenced") + self._qgroup_bytes(name, "rsv_data")
-            if 2 * held <= self._quota.granted(name) * MIB:
+            used = self._qgroup_bytes(name, "referenced") + self._qgroup_bytes(name, "rsv_data")
+            if 2 * used <= self._quota.granted(name) * MIB:
                 self._flush(name)
 
     def _flush(self, name: str) -> None:
@@ -207,9 +207,9 @@ class QuotaDisk:
 
     def _queued_removals(self) -> int:
         """Return the number of removed subvolumes whose blocks are not freed yet."""
-        found = bytearray(struct.pack("<QII", 0, _COUNT_QUEUED, 0))
-        fcntl.ioctl(self._root, _SUBVOL_SYNC_WAIT, found)
-        return int(struct.unpack("<QII", found)[2])
+        reply = bytearray(struct.pack("<QII", 0, _COUNT_QUEUED, 0))
+        fcntl.ioctl(self._root, _SUBVOL_SYNC_WAIT, reply)
+        return int(struct.unpack("<QII", reply)[2])
 
     def failure(self) -> str:
         self._failure = self._failure or self._find_failure()
@@ -260,9 +260,9 @@ class QuotaDisk:
         """Return the id of a subvolume."""
         fd = os.open(self.path / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            found = bytearray(struct.pack("<QQ", 0, _FIRST_OBJECT).ljust(4096, b"\0"))
-            _ioctl(fd, _INO_LOOKUP, found)
-            return int.from_bytes(found[:8], "little")
+            reply = bytearray(struct.pack("<QQ", 0, _FIRST_OBJECT).ljust(4096, b"\0"))
+            _ioctl(fd, _INO_LOOKUP, reply)
+            return int.from_bytes(reply[:8], "little")
         finally:
             os.close(fd)
 
@@ -281,8 +281,8 @@ class QuotaDisk:
         """Return in MiB what can be written in total (``backed``) and now (``free``)."""
         host, own = os.statvfs(self._home), os.statvfs(self._root)
         spare = host.f_bavail * host.f_frsize // MIB - RESERVED_MIB
-        held = self._image.stat().st_blocks * 512 // MIB
-        return {"backed": held + spare, "free": min(spare, own.f_bavail * own.f_frsize // MIB)}
+        used = self._image.stat().st_blocks * 512 // MIB
+        return {"backed": used + spare, "free": min(spare, own.f_bavail * own.f_frsize // MIB)}
 
 
 def _format(image: Path) -> None:
