@@ -1,6 +1,8 @@
-"""The policies: ``oracle``, which knows the answer, ``nop``, which does nothing, and any OpenAI-compatible endpoint.
+"""The policies: ``oracle`` plays the known solution, ``nop`` does nothing, and any other is an OpenAI-compatible
+endpoint.
 
-farm/docs/architecture/policy.md explains it.
+This room decides how a policy is called, what its replies may hold, and which endpoints a run may name. Enter at
+``make_policy`` and ``base.Policy``. The page is farm/docs/architecture/policy.md.
 """
 
 from farm.core.run import PolicySpec

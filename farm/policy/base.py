@@ -1,4 +1,4 @@
-"""The seam to a policy: messages in, one reply out."""
+"""The interface of a policy: messages in, one reply out."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """``stop`` is set where the policy cannot go on (context exhausted, garbage that no error turn can mend).
+    """One reply of a policy.
 
-    Where then nothing was said either, the reply is no turn: no token was sampled for it.
-    ``model`` is the name of the model that the request was for, if the policy has one.
-    ``distrust`` says, in one line, why tokens that the engine gave are not in ``sampled``; it is empty where the
-    engine gave none.
+    ``stop`` is set if the policy cannot go on: its context is full, or it sent garbage that an error message cannot
+    repair. If the reply is then empty too, it is no turn, because no token was sampled for it. ``model`` is the name of
+    the requested model, if there is one. ``distrust`` says in one line why the engine's tokens are not in ``sampled``;
+    it is empty if the engine sent none.
     """
 
     content: str
@@ -63,7 +63,7 @@ class Reply:
 
 
 class PolicyError(Exception):
-    """The policy's endpoint failed for good; ``retryable`` says whether a fresh attempt may fare better."""
+    """Raised if the policy's endpoint failed for good. ``retryable``: a new attempt may succeed."""
 
     def __init__(self, message: str, *, retryable: bool) -> None:
         super().__init__(message)
@@ -75,23 +75,23 @@ class Policy(Protocol):
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Why the endpoint refuses to serve just now; None where it serves, or is merely thinking.
+        """Return why the endpoint does not serve now, or None if it serves or only takes its time.
 
-        An agent's deadline that passes during an outage is not the agent's: the episode fails, retryable.
+        If the agent's time ends during an outage, the episode fails as retryable.
         """
         ...
 
     @property
     def silent_s(self) -> float:
-        """Seconds for which the endpoint has answered nobody while this policy waits for it."""
+        """Return the seconds for which the endpoint has answered no request while this policy waits for it."""
         ...
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
-        """The next message. Raises PolicyError."""
+        """Return the next reply. Raises PolicyError."""
         ...
 
     async def replay(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
-        """It has replied to these already, in a process that is no more; the reply is known. Raises PolicyError."""
+        """Repeat a turn that an earlier process has run; its reply is in the journal. Raises PolicyError."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""HTTP that goes only to addresses which were checked after the name was resolved."""
+"""An HTTP transport that connects only to addresses that were checked after name resolution."""
 
 import asyncio
 import socket
@@ -11,17 +11,17 @@ from farm.policy.base import PolicyError
 from sandboxes.egress.addresses import Address
 
 KEPT_S = 10.0
-"""How long the addresses of a name are kept: many episodes ask one endpoint."""
+"""Seconds for which the addresses of a name are cached, because many episodes call one endpoint."""
 
 Refusal = Callable[[Address], str]
-"""Says why nothing may go to an address; "" if it may."""
+"""Return why no request may go to an address, or "" if it may."""
 
 
 class CheckedTransport(httpx.AsyncBaseTransport):
-    """Resolves the name of each request, and connects to an address that ``refusal`` lets pass, never to the name.
+    """Resolve the name of each request, and connect to an address that ``refusal`` admits, never to the name.
 
-    Raises PolicyError if no address may be reached. A name that changes its address between the check and the
-    connection leads nowhere else. TLS still asks for, and verifies, the name.
+    Raises PolicyError if no address is admitted. A name that changes its address between check and connection has no
+    effect. TLS still sends and verifies the name.
     """
 
     def __init__(self, refusal: Refusal, inner: httpx.AsyncBaseTransport) -> None:

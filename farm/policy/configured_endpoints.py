@@ -1,4 +1,4 @@
-"""The rules for endpoints that a configuration gives."""
+"""The rules for endpoints from the configuration."""
 
 from dataclasses import replace
 
@@ -8,17 +8,17 @@ from farm.policy.endpoint_access import EndpointAccess, EndpointKey
 
 
 def endpoint_rules(config: Config, *, joined: bool = False) -> EndpointAccess:
-    """Return which endpoints runs may name, without any key.
+    """Return the endpoints that runs may name, without keys.
 
-    An endpoint on the farm's own machine needs to be listed, unless the gateway is on loopback of that machine: then
-    only a user of the machine can name it. A node that ``joined`` serves a gateway elsewhere.
+    An endpoint on the farm's own machine must be listed, unless the gateway is on loopback of that machine: then only a
+    user of the machine can name it. The gateway of a node that ``joined`` is elsewhere.
     """
     listed = tuple(EndpointUrl.parse(endpoint.url) for endpoint in config.policy_endpoints)
     return EndpointAccess(listed, here=config.host in LOOPBACK and not joined)
 
 
 def endpoint_access(config: Config, *, joined: bool = False) -> EndpointAccess:
-    """Return the rules with each key bound to its address. Raises ConfigError for a key that is not there."""
+    """Return the rules with each key bound to its address. Raises ConfigError if a key is missing."""
     own = [(endpoint.url, key) for endpoint in config.policy_endpoints if (key := _own_key(endpoint))]
     shared = [(url, config.policy_key.get_secret_value()) for url in config.key_urls] if config.policy_key else []
     keys = tuple(EndpointKey(EndpointUrl.parse(url), _one_line(url, key)) for url, key in (*own, *shared))

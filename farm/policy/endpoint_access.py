@@ -1,4 +1,4 @@
-"""Which endpoints a run may name, and to which of them a key is sent."""
+"""The endpoints that a run may name, and the keys that are sent to them."""
 
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -10,7 +10,7 @@ from sandboxes.egress.addresses import Address, is_own, is_usable
 
 @dataclass(frozen=True, slots=True)
 class EndpointKey:
-    """A key, and the address at or below which it is sent. It is never shown."""
+    """A key, and the address at or below which it is sent. The key is never shown."""
 
     url: EndpointUrl
     secret: str
@@ -50,7 +50,7 @@ class EndpointAccess:
         return url
 
     def refusal(self, url: EndpointUrl, address: Address) -> str:
-        """Say why no request for ``url`` may go to ``address``; "" if it may."""
+        """Return why no request for ``url`` may go to ``address``, or "" if it may."""
         if address.is_unspecified:
             return "a server listens at this address and no client reaches it; name an address of the server's machine"
         if not is_usable(address):

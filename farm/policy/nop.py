@@ -1,4 +1,4 @@
-"""The policy that does nothing: what a task gives away for free shows in its reward."""
+"""The policy that does nothing. Its reward shows what a task gives away."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from farm.policy.base import Message, Reply, ToolCall
 
 
 class NopPolicy:
-    """Says at once that it is done."""
+    """A policy that ends its work at once."""
 
     @property
     def unavailable_reason(self) -> str | None:

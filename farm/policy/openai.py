@@ -1,4 +1,4 @@
-"""A policy behind an OpenAI-compatible endpoint: what is asked, what is waited for, and what is given up on."""
+"""A policy behind an OpenAI-compatible endpoint: requests, retries, and failures."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ _SET_KEY = "set the endpoint's API key (FARM_POLICY_KEY with FARM_POLICY_URL, or
 _MEDIA_TYPE = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 _NAME_MODEL = "if that is the base address, ending in /v1, name the model (--model)"
 MAX_CONVERSATION_CHARS = 16 * 1024 * 1024
-"""Text of all messages that is sent to an endpoint: more than any context holds."""
+"""The maximum text of all messages of a request: more than any context holds."""
 
 Parsed = TypeVar("Parsed")
 _CONTEXT = re.compile(r"context[_ ](length|window)|max_model_len|maximum.{0,40}tokens", re.IGNORECASE)
@@ -39,11 +39,11 @@ _FULL = Reply(content="", tool_calls=(), finish_reason="length", stop=StopReason
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """How many failures in a row are borne. A busy endpoint (429, 503) is waited for until the agent's deadline.
+    """The number of failures in a row after which a policy fails. A busy endpoint (429, 503) is retried until the
+    agent's deadline.
 
-    ``timeout_tries``: requests that got no answer in time.
-
-    ``longest_s`` bounds each wait, also the one that an endpoint asks for; then it is asked again.
+    ``timeout_tries`` counts requests without an answer in time, ``garbage_tries`` unreadable answers. ``longest_s``
+    bounds each wait, also one that the endpoint requests.
     """
 
     tries: int = 6
@@ -54,10 +54,10 @@ class RetrySettings:
 
 
 class OpenAIPolicy:
-    """One episode's conversation with an endpoint.
+    """The conversation of one episode with an endpoint.
 
-    No seed is sent unless the sampling parameters hold one; then each episode and turn adds its own to it, so that a
-    group's episodes differ. ``close`` leaves the endpoint open: it is shared.
+    A seed is sent only if the sampling parameters hold one. Each episode and turn adds its own number to the seed, so
+    that the episodes of a group differ. ``close`` leaves the endpoint open, because it is shared.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class OpenAIPolicy:
 
     @property
     def silent_s(self) -> float:
-        """Seconds that a request waits during which the endpoint has sent nothing to anybody on this node."""
+        """Return the seconds for which a request waits while the endpoint sends nothing to any request of this node."""
         if self._asked_at is None or self._endpoint.answered_at > self._asked_at:
             return 0.0
         return time.monotonic() - self._asked_at
@@ -127,7 +127,7 @@ class OpenAIPolicy:
         }
 
     async def _ask_model(self) -> str:
-        """The name of the one model that is served. Until it is known, the endpoint does not serve: an outage."""
+        """Return the name of the one served model. Until the name is known, the endpoint counts as unavailable."""
         asked = f"{self._endpoint.url}/models"
         self._outage = f"{asked} has not said which model is served"
         try:
@@ -144,7 +144,7 @@ class OpenAIPolicy:
         return self._endpoint.model
 
     async def _patiently(self, ask: Callable[[], Awaitable[EndpointResponse[Parsed]]]) -> EndpointResponse[Parsed]:
-        """Return the first answer that is no failure of the endpoint and not "not now". Raises PolicyError, Garbage."""
+        """Retry a request until the endpoint answers it for good. Raises PolicyError, MalformedResponse."""
         failures = waits = late = 0
         while True:
             self._asked_at = time.monotonic()
@@ -173,14 +173,14 @@ class OpenAIPolicy:
             await self._bear(_status(answer), failures, self._patience.tries)
 
     async def _bear(self, what: str, failures: int, most: int) -> None:
-        """Wait before another try. Raise PolicyError after ``most`` failures."""
+        """Wait before another try. Raises PolicyError after ``most`` failures."""
         self._outage = f"{self._endpoint.url}: {what}"
         if failures >= most:
             raise PolicyError(f"{self._outage} ({failures} tries); is the endpoint up?", retryable=True) from None
         await asyncio.sleep(self._pause_s(failures))
 
     def _pause_s(self, failures: int) -> float:
-        """Exponential, with jitter: many episodes wait for the same endpoint."""
+        """Return an exponential back-off with jitter: many episodes wait for the same endpoint."""
         longest = min(self._patience.longest_s, self._patience.backoff_s * 2.0 ** min(failures - 1, 16))
         return longest * self._jitter.uniform(0.5, 1.0)
 
@@ -197,7 +197,7 @@ class OpenAIPolicy:
 
 
 class _AnyObject(msgspec.Struct):
-    """Decodes a JSON object and builds nothing of it."""
+    """Decodes a JSON object without building any of it."""
 
 
 def _parse(body: bytes) -> Reply:
@@ -214,10 +214,10 @@ def _chars(message: Message) -> int:
 
 
 def _sendable(message: Message) -> Message:
-    """A message as engines take it back.
+    """Return a message in a form that engines accept.
 
-    Chat templates parse the arguments of past calls and refuse a conversation in which they are no JSON object; a
-    malformed call is handed back wrapped in one, so that the policy still sees what it wrote.
+    Chat templates parse the arguments of past calls and refuse arguments that are not a JSON object. The arguments of a
+    malformed call are wrapped in an object, so that the policy still sees its own text.
     """
     calls = message.get("tool_calls")
     if not calls:
@@ -243,13 +243,13 @@ def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _status(answer: EndpointResponse[Any]) -> str:
-    """Return the status and the media type. Never quote an answer: it may be an internal page, or hold a key."""
+    """Return the status and the media type. An answer is never quoted: it may be an internal page, or hold a key."""
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     return f"{answer.status} ({kind})" if _MEDIA_TYPE.fullmatch(kind) else str(answer.status)
 
 
 def _failure(error: httpx.HTTPError) -> str:
-    """Name a failure of the connection. What a parser complains of quotes what it read, so that is left out."""
+    """Return the name of a connection failure, without the parser's text, which quotes the answer."""
     kind = type(error).__name__
     if isinstance(error, httpx.LocalProtocolError):
         return f"{kind}: the request cannot be sent; is the key one line of plain characters?"
@@ -259,7 +259,9 @@ def _failure(error: httpx.HTTPError) -> str:
 
 
 def _said(answer: EndpointResponse[Any]) -> str:
-    """Return what an error answer says, on one line, to look for a full context in it; for no error or log."""
+    """Return the text of an error answer on one line, only to search it for a full context, never for an error or a
+    log.
+    """
     text = answer.refusal[:4000].decode(errors="replace")
     try:
         found = read_json(answer.refusal)
@@ -272,7 +274,7 @@ def _said(answer: EndpointResponse[Any]) -> str:
 
 
 def _seconds(retry_after: str) -> float:
-    """``Retry-After``, seconds or a date, from now on; 0 where it names no time to come."""
+    """Return the seconds of ``Retry-After`` (seconds or a date), or 0 if it names no time in the future."""
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", retry_after):
         return float(retry_after)
     try:

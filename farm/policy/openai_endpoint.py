@@ -1,4 +1,6 @@
-"""One OpenAI-compatible endpoint, shared by all who ask it: its connections, and what it was found to accept."""
+"""One OpenAI-compatible endpoint: its connections, shared by all episodes of a node, and the request fields that it
+accepts.
+"""
 
 import asyncio
 import logging
@@ -17,11 +19,11 @@ from farm.policy.endpoint_access import EndpointAccess
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_REFUSAL_BYTES = 64 * 1024
 PART_BYTES = 256
-"""Counted for each part of a body besides its bytes: a body of one-byte chunks costs time instead of memory."""
+"""Bytes counted for each part of a body in addition to its own: many one-byte parts cost time."""
 
 LARGE_BYTES = 1024 * 1024
 MAX_LARGE = 4
-"""Replies of more than ``LARGE_BYTES`` that an endpoint may send at the same time; the others wait."""
+"""The number of replies of more than ``LARGE_BYTES`` that an endpoint may send at once; the others wait."""
 
 DEFAULT_TIMEOUTS = ReplyTimeouts(connect_s=10.0, first_byte_s=600.0, reply_s=900.0)
 MODELS_TIMEOUT_S = 20.0
@@ -37,7 +39,8 @@ _DIALECTS: tuple[Mapping[str, Any], ...] = (
     {"logprobs": True},
     {},
 )
-"""What may be asked for besides the reply, most telling first; vLLM and SGLang take the first, others less."""
+"""Optional request fields, the most informative set first. vLLM and SGLang accept the first set, other engines fewer.
+"""
 
 
 Parsed = TypeVar("Parsed")
@@ -45,7 +48,7 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(frozen=True, slots=True)
 class EndpointResponse(Generic[Parsed]):
-    """``parsed`` is set if ``status`` is 200. Otherwise ``refusal`` is the body, up to ``MAX_REFUSAL_BYTES`` of it."""
+    """A response. ``parsed`` is set if ``status`` is 200. Otherwise ``refusal`` is the start of the body."""
 
     status: int
     headers: Mapping[str, str]
@@ -54,20 +57,19 @@ class EndpointResponse(Generic[Parsed]):
 
 
 class ConversationTooLong(httpx.DecodingError):
-    """A reply has more than ``MAX_ANSWER_BYTES``."""
+    """Raised if a reply is longer than ``MAX_ANSWER_BYTES``."""
 
 
 class OpenAIEndpoint:
-    """``url`` is the base (``http://host:8000/v1``) or its ``/chat/completions``; ``access`` gives its key, and says
-    which addresses it may be at.
+    """One endpoint. ``url`` is its base (``http://host:8000/v1``) or its ``/chat/completions``.
 
-    Redirects are not followed: they would take the key and the conversation elsewhere.
-    ``timeouts`` bound a reply if a request names none of its own, ``models_timeout_s`` the list of models. Nothing
-    of the environment (proxies, keys) is consulted. ``model`` is the served model, once the endpoint has named it.
-    ``answered_at`` is when the last answer of any kind began, by the monotonic clock; 0: there was none.
+    ``access`` supplies its key and the addresses that are admitted. Redirects are not followed, because they would send
+    the key and the conversation elsewhere. ``timeouts`` apply to a reply whose request names none, ``models_timeout_s``
+    to the list of models. The environment (proxies, keys) is not used. ``model`` is the served model, once the endpoint
+    has named it. ``answered_at`` is the start of the last answer, by the monotonic clock; 0 if there was none.
 
-    No compression is offered and none is accepted. A reply may have ``MAX_ANSWER_BYTES``; reading stops there. Large
-    replies are parsed in a thread, one at a time, so that they neither block the event loop nor add up in memory.
+    No compression is offered or accepted. Reading stops at ``MAX_ANSWER_BYTES``. Large replies are parsed in a thread,
+    one at a time, so that they neither block the event loop nor add up in memory.
     """
 
     def __init__(
@@ -106,14 +108,14 @@ class OpenAIEndpoint:
     async def chat(
         self, body: Mapping[str, Any], parse: Callable[[bytes], Parsed], timeouts: ReplyTimeouts | None = None
     ) -> EndpointResponse[Parsed]:
-        """Request one chat completion, with as many fields as the endpoint accepts.
+        """Request one chat completion, with as many optional fields as the endpoint accepts.
 
         Raises httpx.ReadTimeout after ``first_byte_s`` or ``reply_s``, another httpx.HTTPError if the connection fails,
-        and what ``parse`` raises.
+        and the errors of ``parse``.
 
-        Until a request was accepted, a refusal of the fields steps down to fewer of them. A reply that is too long with
-        its tokens and log-probabilities is requested once more without: a policy must not choose, by a long reply, that
-        its episode is never judged.
+        Until a request was accepted, a refusal of the fields leads to a request with fewer. A reply that is too long
+        with its tokens and log-probabilities is requested once more without them: otherwise a policy could prevent its
+        grading by a long reply.
         """
         within = (timeouts or ReplyTimeouts()).over(self._timeouts)
         level, is_plain = self._dialect, False
@@ -135,12 +137,12 @@ class OpenAIEndpoint:
             level += 1
 
     async def models(self, parse: Callable[[bytes], Parsed]) -> EndpointResponse[Parsed]:
-        """Request the list of served models. Raises httpx.HTTPError, and what ``parse`` raises."""
+        """Request the list of served models. Raises httpx.HTTPError, and the errors of ``parse``."""
         within = ReplyTimeouts(self._timeouts.connect_s, self._models_timeout_s, self._models_timeout_s)
         return await self._ask("GET", "/models", parse, within)
 
     def distrust(self, why: str) -> None:
-        """Tell the log, once, that what this endpoint samples cannot be trained on."""
+        """Log once that the tokens of this endpoint cannot be trained on."""
         if not self._distrusted:
             self._distrusted = True
             _log.warning("%s gives inconsistent tokens; its replies are not trained on: %s", self.url, why)
@@ -179,7 +181,7 @@ class OpenAIEndpoint:
             raise httpx.ConnectTimeout(f"no connection within {within.connect_s:g} s") from None
 
     async def _read(self, response: httpx.Response, held: AsyncExitStack) -> bytes:
-        """Return a body within its bounds. A large one takes a place until its reply is parsed."""
+        """Return a body within its bounds. A large one holds a place until its reply is parsed."""
         coding = response.headers.get("content-encoding", "identity")
         if coding.strip().lower() != "identity":
             raise httpx.DecodingError("the answer has a Content-Encoding; only answers without compression are read")
@@ -204,7 +206,7 @@ class OpenAIEndpoint:
 
 
 async def _refusal(response: httpx.Response) -> bytes:
-    """Return the beginning of an error body: nothing of it is needed beyond the message. A compressed one is empty."""
+    """Return the start of an error body, which is enough for its message. A compressed body counts as empty."""
     start = bytearray()
     if response.headers.get("content-encoding", "identity").strip().lower() == "identity":
         async for part in response.aiter_raw():
@@ -215,7 +217,7 @@ async def _refusal(response: httpx.Response) -> bytes:
 
 
 class EndpointPool:
-    """A node's endpoints by address, as ``access`` admits them. ``timeouts`` as ``Endpoint`` takes them."""
+    """The endpoints of a node, by address. ``timeouts``: see ``OpenAIEndpoint``."""
 
     def __init__(self, access: EndpointAccess | None = None, *, timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS) -> None:
         self._access = access or EndpointAccess()
@@ -223,7 +225,9 @@ class EndpointPool:
         self._known: dict[str, OpenAIEndpoint] = {}
 
     def at(self, url: str) -> OpenAIEndpoint:
-        """Return the endpoint at an address, one for all who ask. Raises PolicyError for one that is not admitted."""
+        """Return the endpoint at an address, the same for all episodes. Raises PolicyError if the address is not
+        admitted.
+        """
         if url not in self._known:
             self._known[url] = OpenAIEndpoint(url, access=self._access, timeouts=self._timeouts)
         return self._known[url]

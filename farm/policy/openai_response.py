@@ -49,7 +49,7 @@ _WORDS = {
 
 
 class MalformedResponse(Exception):
-    """The reply has another form than the one that was requested. The message is one line and quotes no text of it."""
+    """Raised for a reply of another form than requested. The message is one line and quotes no text of the reply."""
 
 
 class _Function(Struct, gc=False, kw_only=True):
@@ -156,7 +156,7 @@ def parse_models(body: bytes) -> str:
 
 
 def parse_completion(body: bytes) -> Reply:
-    """Return the first choice of a reply. Raises Garbage.
+    """Return the first choice of a reply. Raises MalformedResponse.
 
     A malformed call (no name, arguments that are not JSON) is kept: the turn answers the policy with an error. Calls
     beyond ``MAX_CALLS`` are cut off. A usage number that is no count is 0, and one that is too large is ``MAX_COUNT``.
@@ -317,7 +317,7 @@ def _count(raw: Raw) -> int:
 
 
 def _sampled(tokens: _Tokens) -> Sampled:
-    """Return the engine's tokens. Raises Garbage if they are incomplete or contradict each other."""
+    """Return the engine's tokens. Raises MalformedResponse if they are incomplete or contradict each other."""
     choice = tokens.choices.choice
     ids = choice.token_ids if choice.token_ids is not None else choice.response_token_ids
     prompt = choice.prompt_token_ids if choice.prompt_token_ids is not None else tokens.prompt_token_ids

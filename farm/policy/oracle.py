@@ -1,4 +1,4 @@
-"""The policy that knows the answer: it drives a task's gold change through the same tools any policy has."""
+"""The policy that plays a task's gold change through the same tools that other policies have."""
 
 import hashlib
 import json
@@ -19,13 +19,14 @@ _CALLS_A_TURN = 24
 _DIGEST = re.compile(r"^([0-9a-f]{64})  (.+)$", re.MULTILINE)
 
 _Script = Generator[list[Call], list[str], None]
-"""Yields the calls of a turn, is sent their results, ends when the work is done."""
+"""Yields the calls of a turn, receives their results, and returns when the work is done."""
 
 
 class OraclePolicy:
-    """Plays its script turn by turn, then submits, each step's by itself; where code is to be found it answers at once.
+    """Plays its script turn by turn, and then submits; each step of a task has its own. It answers retrieval tasks at
+    once.
 
-    Raises PolicyError for a task without a known answer.
+    Raises PolicyError if the task has no known solution.
     """
 
     def __init__(self, bundle: TaskBundle) -> None:
@@ -58,7 +59,7 @@ class OraclePolicy:
         return Reply(content="", tool_calls=written, finish_reason="tool_calls" if calls else "stop")
 
     async def replay(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
-        """Its script says the same again."""
+        """Advance the script; it is deterministic."""
         await self.reply(messages, tools)
 
     async def close(self) -> None:
@@ -91,7 +92,9 @@ def _script(bundle: TaskBundle, hands: EditingCalls) -> _Script:
 
 
 def _apply(gold: Change, workspace: str, hands: EditingCalls) -> _Script:
-    """Look, clear the way, edit, then set the modes and compare; what differs is written whole."""
+    """Yield the calls that view files, delete what is in the way, edit, set modes and compare. Files that differ are
+    rewritten.
+    """
     texts = {f"{workspace}/{file.path}": text for file in gold.files if (text := _text(file)) is not None}
     views: dict[str, str | None] = {}
     paths = list(texts)
@@ -127,7 +130,7 @@ def _solve(bundle: TaskBundle, hands: EditingCalls) -> _Script:
 
 
 def _text(file: FileChange) -> str | None:
-    """The content of a file that the editor can write; None for deletions, symlinks and binaries."""
+    """Return the content of a file that an editor can write, or None for deletions, symlinks and binary files."""
     if file.kind is not ChangeKind.WRITE or b"\0" in file.content or b"\r" in file.content:
         return None
     try:
@@ -137,7 +140,7 @@ def _text(file: FileChange) -> str | None:
 
 
 def _edit(hands: EditingCalls, path: str, view: str | None, text: str) -> list[Call]:
-    """Unique replacements where the old text was seen whole, else the file anew."""
+    """Return unique replacements if the old text is known as a whole, else a call that writes the file."""
     if view is not None:
         old = view if view.endswith("\n") or not text.endswith("\n") else view + "\n"
         calls = [hands.replace(path, piece, new) for piece, new in replacements(old, text) or ()]
@@ -148,7 +151,9 @@ def _edit(hands: EditingCalls, path: str, view: str | None, text: str) -> list[C
 
 
 def _other_files(gold: Change, workspace: str) -> list[str]:
-    """Shell commands for what the editor cannot do: deletions first, since they may clear the way."""
+    """Return shell commands for changes that an editor cannot make; deletions come first, because they may clear the
+    way.
+    """
     gone = [shlex.quote(f"{workspace}/{file.path}") for file in gold.files if file.kind is ChangeKind.DELETE]
     commands = [f"rm -rf -- {' '.join(gone)}"] if gone else []
     for file in gold.files:
@@ -162,7 +167,7 @@ def _other_files(gold: Change, workspace: str) -> list[str]:
 
 
 def _finish(gold: Change, workspace: str) -> str:
-    """Modes as the gold has them, then the digest of every written file."""
+    """Return a command that sets the modes of the gold change and prints the digest of every written file."""
     written = [file for file in gold.files if file.kind is ChangeKind.WRITE]
     if not written:
         return ""

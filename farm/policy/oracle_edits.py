@@ -1,4 +1,4 @@
-"""How a person would edit a text: unique pieces replaced, worked out from the old and the new text."""
+"""Edits as a person would make them: unique pieces of the old text that are replaced."""
 
 import difflib
 import functools
@@ -11,7 +11,7 @@ _NUMBERED = re.compile(r" *(\d+)\t(.*)")
 
 
 def text_of_view(view: str) -> str | None:
-    """The lines of a numbered view without their numbers; None where it is not the view of a whole file."""
+    """Return the lines of a numbered view without their numbers, or None if the view is not of a whole file."""
     lines = []
     for number, line in enumerate(view.split("\n"), start=1):
         match = _NUMBERED.fullmatch(line)
@@ -23,10 +23,10 @@ def text_of_view(view: str) -> str | None:
 
 @functools.lru_cache(maxsize=32)
 def replacements(old: str, new: str) -> tuple[tuple[str, str], ...] | None:
-    """Pairs that, replaced one after another, turn ``old`` into ``new``; each is unique when its turn comes.
+    """Return pairs that turn ``old`` into ``new`` one after the other; each is unique when it is applied.
 
-    None where no such pairs are found, or the texts are so long that looking for them takes longer than it is worth.
-    Remembered, for all episodes of a task ask for the same, and it was half of what an episode of the oracle cost.
+    Return None if no such pairs are found, or if the texts are too long to search. The result is cached, because all
+    episodes of a task need the same.
     """
     before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
     if max(len(before), len(after)) > _MOST_LINES:

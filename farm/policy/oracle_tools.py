@@ -1,4 +1,4 @@
-"""How a known change is made with the tools that a pack offers, whichever these are."""
+"""Calls that make a known change with the tools of any pack."""
 
 import base64
 import re
@@ -58,7 +58,7 @@ _WRITES: Mapping[str, Callable[[str, str], Mapping[str, Any]]] = {
 
 
 class EditingCalls:
-    """Calls of the tools that are ``offered``. Raises PolicyError where none of them can do what is asked."""
+    """Calls of the ``offered`` tools. Raises PolicyError if none of them can make the change."""
 
     def __init__(self, offered: Sequence[str]) -> None:
         def first(known: Mapping[str, Any]) -> str | None:
@@ -83,7 +83,7 @@ class EditingCalls:
         return self._view, _VIEWS[self._view](path)
 
     def seen(self, result: str) -> str | None:
-        """The text of a file that was looked at; None where it was not seen whole."""
+        """Return the text of a viewed file, or None if it was not shown as a whole."""
         if self._view is not None:
             return text_of_view(result)
         found = _CATTED.fullmatch(result)
@@ -93,7 +93,7 @@ class EditingCalls:
         return None if self._replace is None else (self._replace, _REPLACES[self._replace](path, old, new))
 
     def write(self, path: str, text: str) -> list[Call]:
-        """The whole file, over an old one too."""
+        """Return calls that write a whole file, also over an old one."""
         if self._write is None or (self._write == "apply_patch" and text and not text.endswith("\n")):
             return [self.run(command) for command in written(path, text.encode())]
         call = self._write, _WRITES[self._write](path, text)
@@ -103,7 +103,7 @@ class EditingCalls:
 
 
 def written(path: str, content: bytes) -> list[str]:
-    """Shell commands that write ``content``, whatever it is."""
+    """Return shell commands that write ``content``."""
     quoted = shlex.quote(path)
     commands = [f"{make_parent(path)} && : > {quoted}"]
     for start in range(0, len(content), _CHUNK):

@@ -77,8 +77,8 @@ class StoredLease:
 class RolloutPage:
     """A page of rollouts, newest first.
 
-    ``cursor`` fetches the next page; None at the end. ``unreadable``: ids of the records that could not be read,
-    whatever the filter.
+    ``cursor`` fetches the next page; None at the end. ``unreadable``: ids of the records that could not be read; the
+    filter does not apply to them.
     """
 
     rollouts: tuple[RolloutHead, ...]
