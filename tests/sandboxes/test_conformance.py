@@ -108,7 +108,7 @@ class TestGvisor(RuntimeContract, JobContract):
 async def test_a_runtime_that_docker_does_not_know_is_named(
     docker_client: docker.DockerClient, state_dir: Path
 ) -> None:
-    with pytest.raises(RuntimeUnavailable, match=r"Docker knows no runtime 'no-such', only .*runc"):
+    with pytest.raises(RuntimeUnavailable, match=r"Docker has no OCI runtime 'no-such', only .*runc"):
         await open_runtime("docker:no-such", state_dir=state_dir)
 
 
