@@ -41,7 +41,7 @@ EXPLAINED = {
     "farm.cli.errors": "CliError",
     "farm.config": "ConfigError",
     "farm.client": "FarmError",
-    "farm.cluster": "FarmError",
+    "farm.cluster": "ClusterError",
     "farm.gateway": "AddressTaken",
     "farm.rewards": "BadRules",
     "farm.store": "StoreError",

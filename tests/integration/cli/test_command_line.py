@@ -84,7 +84,12 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["rewards", "set", "nowhere.toml"], {}, 1, "nowhere.toml: No such file or directory; name a readable rule"),
         (["rewards", "set", "pyproject.toml"], {}, 1, "pyproject.toml: unknown key 'build-system'; the nearest one is"),
         (["images", "pull", "../x"], {}, 1, "image '../x': not a valid image name"),
-        (["sandbox", "farm-base:1", "--workdir", "/nope"], {}, 1, "no directory to work in at /nope: No such file"),
+        (
+            ["sandbox", "farm-base:1", "--workdir", "/nope"],
+            {},
+            1,
+            "workdir of farm-base:1 cannot be entered: /nope: No such file",
+        ),
         (["run", "nowhere", "--policy", "nop"], {}, 1, "nowhere: not there; name a directory"),
         (["run", "no/where", "--policy", "nop"], {}, 1, "no/where is not there"),
         (
