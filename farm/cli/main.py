@@ -16,8 +16,8 @@ import typer
 from typer.exceptions import TyperException
 
 from farm import __version__
+from farm.cli.entry import missing_extra
 from farm.cli.errors import Interrupted, shown
-from farm.cli.extras import missing_extra
 
 INTERRUPTED = 130
 
@@ -26,7 +26,7 @@ COMMANDS = {
     "down": "up_down_status:down",
     "status": "up_down_status:status",
     "doctor": "doctor:doctor",
-    "run": "run:run",
+    "run": "runs.run:run",
     "tasks": "tasks:app",
     "tools": "tools:app",
     "images": "images:app",

@@ -1,6 +1,5 @@
 """The episode: one policy, one sandbox, one rollout. farm/docs/architecture/episode.md explains it."""
 
-from farm.episode.baselines import Baselines
 from farm.episode.episode import run_episode
 from farm.episode.events import EpisodeEvent, EventKind, OnEvent
 from farm.episode.failures import classify
@@ -8,7 +7,7 @@ from farm.episode.journal import EpisodeJournal, JournalDirectory
 from farm.episode.journal_format import JournalError
 from farm.episode.record_limits import bare_verdict
 from farm.episode.rollout_builder import cancelled_rollout, episode_report, failed_rollout
-from farm.episode.services import NodeServices
+from farm.episode.services import Baselines, NodeServices
 from farm.policy.base import Message, Policy, PolicyError, Reply, Sampled, ToolCall
 
 __all__ = [

@@ -3,11 +3,28 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from farm.episode.baselines import Baselines
-from farm.grading import VerifierCheck
+from farm.async_lru import AsyncLru
+from farm.grading import VerifierCheck, WorkspaceBaseline, take_baseline
 from farm.rewards import Plugins
-from sandboxes.interface import Runtime
+from sandboxes.interface import Runtime, Sandbox
 from sandboxes.search.index_store import IndexStore
+
+_KEPT = 256
+
+
+class Baselines:
+    """A node's baselines by image digest and workspace. One is taken before any policy has touched the sandbox."""
+
+    def __init__(self) -> None:
+        self._kept = AsyncLru[tuple[str, str], WorkspaceBaseline](_KEPT)
+
+    def known(self, sandbox: Sandbox, workspace: str) -> WorkspaceBaseline | None:
+        """Return the baseline of the sandbox's image if it is kept."""
+        return self._kept.peek((sandbox.image_digest, workspace))
+
+    async def of(self, sandbox: Sandbox, workspace: str) -> WorkspaceBaseline:
+        """Return the baseline of the image that ``sandbox`` has just booted from; walk the workspace only if needed."""
+        return await self._kept.get((sandbox.image_digest, workspace), lambda: take_baseline(sandbox, workspace))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ farm/docs/architecture/grading.md explains it.
 
 from farm.grading.changes.apply import apply_change
 from farm.grading.changes.capture import WorkspaceBaseline, take_baseline, take_change
-from farm.grading.collect import collect_work
+from farm.grading.collect_work import collect_work
 from farm.grading.diff.patch import render_patch
 from farm.grading.errors import ChangeRefused, ChangeTooLarge, GradingError, ReportError, UnfitTask, VerifierError
 from farm.grading.grader import grade, passed_false

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import Separate
-from farm.grading.artifacts import list_artifact, run_collect_hooks, take_artifacts
 from farm.grading.changes.capture import is_residue
 from farm.grading.changes.concurrency import map_concurrently
 from farm.grading.changes.summary import ChangeSummary, drop_unchanged, read_old, summarize_change
+from farm.grading.collect_work import list_artifact, run_collect_hooks, take_artifacts
 from farm.grading.diff.patch import render_patch
 from farm.grading.errors import VerifierError
 from farm.grading.reports.harbor import COMMAND, clear_logs, put_tests

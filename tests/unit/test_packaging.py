@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import farm
-from farm.cli.extras import DISTRIBUTION, EXTRAS, missing_extra
+from farm.cli.entry import DISTRIBUTION, EXTRAS, missing_extra
 from farm.core.toml import read_toml
 from farm.episode import failed_rollout
 from tests.support.farm.episode_values import order

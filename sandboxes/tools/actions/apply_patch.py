@@ -13,11 +13,11 @@ from sandboxes.tools.actions.edit_text import EditRefused
 from sandboxes.tools.actions.encodings import UTF_8, decoded, encoded
 from sandboxes.tools.actions.files import MOST_BYTES, FileActions, text_of
 from sandboxes.tools.actions.v4a_patch import (
-    AddFile,
-    DeleteFile,
     Section,
-    UpdateFile,
+    V4aAdd,
+    V4aDelete,
     V4aError,
+    V4aUpdate,
     apply_patch,
     parse_patch,
 )
@@ -61,9 +61,9 @@ class PatchActions:
 def _normalize_section(section: Section, cwd: str) -> Section:
     """Normalize the paths of a section: relative to ``cwd`` if they are below it."""
     match section:
-        case UpdateFile(path, str() as move_to):
+        case V4aUpdate(path, str() as move_to):
             return replace(section, path=_normalize_path(path, cwd), move_to=_normalize_path(move_to, cwd))
-        case AddFile(path) | DeleteFile(path) | UpdateFile(path):
+        case V4aAdd(path) | V4aDelete(path) | V4aUpdate(path):
             return replace(section, path=_normalize_path(path, cwd))
 
 
@@ -80,11 +80,11 @@ async def _apply(sandbox: Sandbox, sections: Sequence[Section], cwd: str, writin
     texts = {path: None if text is None else text[0] for path, text in decoded_files.items()}
     for section in sections:
         data = before[section.path]
-        if isinstance(section, UpdateFile) and data is not None:
+        if isinstance(section, V4aUpdate) and data is not None:
             _check_text(section.path, data)
     after = await asyncio.to_thread(apply_patch, sections, texts)
     modes = {
-        section.move_to: section.path for section in sections if isinstance(section, UpdateFile) and section.move_to
+        section.move_to: section.path for section in sections if isinstance(section, V4aUpdate) and section.move_to
     }
     written = {
         path: None if text is None else _encoded(path, text, decoded_files[modes.get(path, path)])
@@ -130,7 +130,7 @@ async def _read(sandbox: Sandbox, sections: Sequence[Section], cwd: str) -> dict
     before: dict[str, bytes | None] = {}
     total = 0
     for section in sections:
-        for path in (section.path, section.move_to if isinstance(section, UpdateFile) else None):
+        for path in (section.path, section.move_to if isinstance(section, V4aUpdate) else None):
             if path is not None and path not in before:
                 before[path] = data = await _content(sandbox, path, cwd)
                 total += len(data or b"")
@@ -207,9 +207,9 @@ async def _executable(sandbox: Sandbox, path: str) -> bool | None:
 
 
 def _summary(sections: Sequence[Section]) -> list[str]:
-    added = [f"A {shown_name(section.path)}" for section in sections if isinstance(section, AddFile)]
+    added = [f"A {shown_name(section.path)}" for section in sections if isinstance(section, V4aAdd)]
     changed = [
-        f"M {shown_name(section.move_to or section.path)}" for section in sections if isinstance(section, UpdateFile)
+        f"M {shown_name(section.move_to or section.path)}" for section in sections if isinstance(section, V4aUpdate)
     ]
-    deleted = [f"D {shown_name(section.path)}" for section in sections if isinstance(section, DeleteFile)]
+    deleted = [f"D {shown_name(section.path)}" for section in sections if isinstance(section, V4aDelete)]
     return [*added, *changed, *deleted]

@@ -79,24 +79,24 @@ class V4aHunk:
 
 
 @dataclass(frozen=True, slots=True)
-class AddFile:
+class V4aAdd:
     path: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteFile:
+class V4aDelete:
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateFile:
+class V4aUpdate:
     path: str
     move_to: str | None
     hunks: tuple[V4aHunk, ...]
 
 
-Section = AddFile | DeleteFile | UpdateFile
+Section = V4aAdd | V4aDelete | V4aUpdate
 
 
 def parse_patch(text: str) -> tuple[Section, ...]:
@@ -124,10 +124,10 @@ def _sections(lines: Sequence[str], before: int) -> Iterator[Section]:
         header, at = lines[at].strip(_WHITE), at + 1
         if header.startswith(_ADD):
             end = next((i for i in range(at, len(lines)) if not lines[i].startswith("+")), len(lines))
-            yield AddFile(_path(header, _ADD, at + before), "".join(f"{line[1:]}\n" for line in lines[at:end]))
+            yield V4aAdd(_path(header, _ADD, at + before), "".join(f"{line[1:]}\n" for line in lines[at:end]))
             at = end
         elif header.startswith(_DELETE):
-            yield DeleteFile(_path(header, _DELETE, at + before))
+            yield V4aDelete(_path(header, _DELETE, at + before))
         elif header.startswith(_UPDATE):
             path, move_to, number = _path(header, _UPDATE, at + before), None, at + before
             if at < len(lines) and lines[at].startswith(_MOVE):
@@ -135,7 +135,7 @@ def _sections(lines: Sequence[str], before: int) -> Iterator[Section]:
             hunks, at = _hunks(lines, at, before)
             if not hunks:
                 raise V4aError(f"line {number}: the update of {shown_name(path)} has no hunk")
-            yield UpdateFile(path, move_to, tuple(hunks))
+            yield V4aUpdate(path, move_to, tuple(hunks))
         else:
             markers = ", ".join(f'"{marker}PATH"' for marker in (_ADD, _DELETE, _UPDATE))
             raise V4aError(f'line {at + before}: "{_shown(header)}" begins no section; one begins with {markers}')
@@ -199,12 +199,12 @@ def apply_patch(sections: Sequence[Section], texts: Mapping[str, str | None]) ->
     work = 0
     for section in sections:
         match section:
-            case AddFile(path, text):
+            case V4aAdd(path, text):
                 changed[path] = text
-            case DeleteFile(path):
+            case V4aDelete(path):
                 _existing_text(path, changed, texts)
                 changed[path] = None
-            case UpdateFile(path, move_to, hunks):
+            case V4aUpdate(path, move_to, hunks):
                 text = _existing_text(path, changed, texts)
                 work += len(hunks) * len(text)
                 try:

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from sandboxes.tools.actions.edit_text import EditRefused
 from sandboxes.tools.actions.v4a_patch import (
-    AddFile,
-    DeleteFile,
     Section,
-    UpdateFile,
+    V4aAdd,
+    V4aDelete,
     V4aError,
     V4aHunk,
+    V4aUpdate,
     _SearchableLines,
     apply_patch,
     parse_patch,
@@ -97,11 +97,11 @@ def written(sections: list[Section]) -> str:
     lines = ["*** Begin Patch"]
     for section in sections:
         match section:
-            case AddFile(path, text):
+            case V4aAdd(path, text):
                 lines += [f"*** Add File: {path}", *(f"+{line}" for line in text.split("\n")[:-1])]
-            case DeleteFile(path):
+            case V4aDelete(path):
                 lines.append(f"*** Delete File: {path}")
-            case UpdateFile(path, move_to, hunks):
+            case V4aUpdate(path, move_to, hunks):
                 lines += [f"*** Update File: {path}", *([f"*** Move to: {move_to}"] if move_to else [])]
                 for each in hunks:
                     lines.append("@@" if each.header is None else f"@@ {each.header}")
@@ -138,7 +138,7 @@ def test_white_space_that_differs_around_old_lines_changes_nothing_else(edit: Ed
 @given(edits(), edits())
 def test_what_a_patch_does_not_name_is_not_touched(one: Edit, other: Edit) -> None:
     texts = {"a": one.text, "b": other.text, "c": None}
-    patch: list[Section] = [UpdateFile("a", None, (hunk(one.lines()),)), AddFile("c", "new\n")]
+    patch: list[Section] = [V4aUpdate("a", None, (hunk(one.lines()),)), V4aAdd("c", "new\n")]
     assert apply_patch(patch, texts) == {"a": one.edited, "c": "new\n"}
 
 
@@ -146,13 +146,13 @@ def test_what_a_patch_does_not_name_is_not_touched(one: Edit, other: Edit) -> No
 @given(edits(), st.sampled_from(["missing", "delete", "misfit"]))
 def test_where_one_section_does_not_apply_none_does(edit: Edit, trouble: str) -> None:
     last: dict[str, Section] = {
-        "missing": UpdateFile("no", None, (hunk([("-", "x")]),)),
-        "delete": DeleteFile("no"),
-        "misfit": UpdateFile("b", None, (hunk([("-", "not there")]),)),
+        "missing": V4aUpdate("no", None, (hunk([("-", "x")]),)),
+        "delete": V4aDelete("no"),
+        "misfit": V4aUpdate("b", None, (hunk([("-", "not there")]),)),
     }
     texts = {"a": edit.text, "b": "b\n", "no": None}
     with pytest.raises(EditRefused):
-        apply_patch([UpdateFile("a", None, (hunk(edit.lines()),)), last[trouble]], texts)
+        apply_patch([V4aUpdate("a", None, (hunk(edit.lines()),)), last[trouble]], texts)
     assert texts == {"a": edit.text, "b": "b\n", "no": None}
 
 
@@ -166,16 +166,16 @@ hunks = st.builds(
     st.just(0),
 )
 sections = st.one_of(
-    st.builds(AddFile, names, st.lists(texts, max_size=3).map(lambda lines: "".join(f"{line}\n" for line in lines))),
-    st.builds(DeleteFile, names),
-    st.builds(UpdateFile, names, st.none() | names, st.lists(hunks, min_size=1, max_size=3).map(tuple)),
+    st.builds(V4aAdd, names, st.lists(texts, max_size=3).map(lambda lines: "".join(f"{line}\n" for line in lines))),
+    st.builds(V4aDelete, names),
+    st.builds(V4aUpdate, names, st.none() | names, st.lists(hunks, min_size=1, max_size=3).map(tuple)),
 )
 
 
 def unnumbered(found: tuple[Section, ...]) -> list[Section]:
     return [
-        UpdateFile(each.path, each.move_to, tuple(V4aHunk(h.header, h.lines, h.at_end, 0) for h in each.hunks))
-        if isinstance(each, UpdateFile)
+        V4aUpdate(each.path, each.move_to, tuple(V4aHunk(h.header, h.lines, h.at_end, 0) for h in each.hunks))
+        if isinstance(each, V4aUpdate)
         else each
         for each in found
     ]
@@ -200,9 +200,7 @@ def test_hostile_text_is_a_patch_that_applies_or_is_refused(lines: list[str], te
     for patch in ("\n".join(lines), "\n".join(["*** Begin Patch", *lines, "*** End Patch"])):
         try:
             found = parse_patch(patch)
-            named = {each.path for each in found} | {
-                e.move_to for e in found if isinstance(e, UpdateFile) and e.move_to
-            }
+            named = {each.path for each in found} | {e.move_to for e in found if isinstance(e, V4aUpdate) and e.move_to}
             changed = apply_patch(found, dict.fromkeys(named, text))
         except (V4aError, EditRefused):
             continue
@@ -260,7 +258,7 @@ APPLIED = {
 @pytest.mark.parametrize(("text", "body", "becomes"), APPLIED.values(), ids=APPLIED.keys())
 def test_it_is_applied_as_the_public_program_does(text: str, body: str, becomes: str) -> None:
     (section,) = parse_patch(f"*** Begin Patch\n*** Update File: f\n{body}\n*** End Patch\n")
-    assert isinstance(section, UpdateFile)
+    assert isinstance(section, V4aUpdate)
     assert update(text, section.hunks) == becomes
 
 
@@ -324,21 +322,21 @@ def test_a_hunk_that_does_not_fit_is_named_with_the_nearest_lines(found: list[V4
 def test_a_heredoc_that_came_as_an_argument_is_unwrapped() -> None:
     patch = "*** Begin Patch\n*** Delete File: a\n*** End Patch"
     for opening in ("<<EOF", "<<'EOF'", '<<"EOF"'):
-        assert parse_patch(f"{opening}\n{patch}\nEOF\n") == (DeleteFile("a"),)
+        assert parse_patch(f"{opening}\n{patch}\nEOF\n") == (V4aDelete("a"),)
 
 
 def test_sections_apply_one_after_the_other() -> None:
     patch: list[Section] = [
-        AddFile("a", "one\n"),
-        UpdateFile("a", "b", (hunk([("-", "one"), ("+", "two")]),)),
-        UpdateFile("b", None, (hunk([("-", "two"), ("+", "three")]),)),
+        V4aAdd("a", "one\n"),
+        V4aUpdate("a", "b", (hunk([("-", "one"), ("+", "two")]),)),
+        V4aUpdate("b", None, (hunk([("-", "two"), ("+", "three")]),)),
     ]
     assert apply_patch(patch, {"a": None, "b": "old\n"}) == {"a": None, "b": "three\n"}
 
 
 def test_more_work_than_a_patch_is_worth_is_refused() -> None:
     large = ("a" * 99 + "\n") * 10_000
-    patch: list[Section] = [UpdateFile("f", None, (hunk([(" ", "a" * 99)]),) * 10)]
+    patch: list[Section] = [V4aUpdate("f", None, (hunk([(" ", "a" * 99)]),) * 10)]
     assert apply_patch(patch, {"f": large}) == {"f": large}
     with pytest.raises(EditRefused, match="f: the patch has too many hunks for files of this size"):
         apply_patch(patch * 10, {"f": large})

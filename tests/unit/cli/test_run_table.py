@@ -7,8 +7,8 @@ import pytest
 
 from farm.cli.nodes import nodes_table
 from farm.cli.options import PlainConsole
-from farm.cli.run import progress_note
 from farm.cli.runs import policy_name
+from farm.cli.runs.run import progress_note
 from farm.cli.runs.table import counts_line, ordered, run_table
 from farm.schemas.responses import NodeAnswer, PolicyAnswer, RunAnswer, RunSummary
 

@@ -1,11 +1,11 @@
-"""The artifacts that a task names for its own verifier, read from a sandbox."""
+"""Read the work of an episode from its sandbox: the change of the workspace, or the artifacts that the task names."""
 
 import asyncio
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.path_patterns import TarPatterns
-from farm.core.task import Artifact, Separate
-from farm.grading.changes.capture import MAX_BYTES, MAX_FILES, is_executable
+from farm.core.task import Artifact, Separate, Task
+from farm.grading.changes.capture import MAX_BYTES, MAX_FILES, WorkspaceBaseline, is_executable, take_change
 from farm.grading.changes.concurrency import map_concurrently
 from farm.grading.errors import ChangeTooLarge
 from farm.grading.reports.harbor import LOGS_DIR, TESTS_DIR
@@ -73,3 +73,22 @@ async def list_artifact(sandbox: Sandbox, artifact: Artifact) -> dict[str, FileE
         entries = await asyncio.to_thread(lambda: [entry for entry in entries if not excluded.match(entry.path)])
     files = {f"{artifact.path}/{entry.path}": entry for entry in entries}
     return {path: entry for path, entry in files.items() if not path.startswith((f"{TESTS_DIR}/", f"{LOGS_DIR}/"))}
+
+
+async def collect_work(
+    sandbox: Sandbox, task: Task, baseline: WorkspaceBaseline | None, *, limit_s: float, step: int = 0
+) -> Change | Artifacts:
+    """Return the artifacts that ``task`` names for its own verifier, or else the change of the workspace.
+
+    ``step`` is the number of the step that ``task`` stands for. ``baseline``: the workspace before the episode;
+    artifacts need none. Raises ChangeTooLarge and PathError for faults of the agent, and TimeoutError if reading takes
+    more than ``limit_s``. Hooks of the task have limits of their own.
+    """
+    separate = task.verifier.separate
+    if separate is not None:
+        await run_collect_hooks(sandbox, task.workspace, separate, step=step)
+    async with asyncio.timeout(limit_s):
+        if separate is not None:
+            return await take_artifacts(sandbox, separate)
+        assert baseline is not None
+        return await take_change(sandbox, task.workspace, baseline)
