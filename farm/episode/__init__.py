@@ -1,4 +1,8 @@
-"""The episode: one policy, one sandbox, one rollout. farm/docs/architecture/episode.md explains it."""
+"""The episode: one policy, one sandbox, one rollout.
+
+This room decides the order of an episode, what its journal holds, and what becomes of a failure. Enter at
+``run_episode``. The page is farm/docs/architecture/episode.md.
+"""
 
 from farm.episode.episode import run_episode
 from farm.episode.events import EpisodeEvent, EventKind, OnEvent

@@ -1,1 +1,1 @@
-"""Example programs to read and to start from."""
+"""Example programs to read and to start from. The page is farm/docs/learner.md."""

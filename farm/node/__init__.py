@@ -1,7 +1,6 @@
 """One machine's part of the farm: it runs the episodes that the scheduler assigns to it.
 
-``agent`` takes assignments, runs episodes and reports. ``image_cache`` and ``task_cache`` bring what episodes need,
-``prewarm`` keeps sandboxes ready, ``publisher`` brings rollouts to the store.
-
-farm/docs/architecture/node.md explains it.
+This room decides how a node uses its slots, images and sandboxes, and how it recovers. Enter at ``NodeAgent``.
+``episode_runner`` runs one assignment, ``heartbeat`` reports, ``recovery`` resumes episodes, ``publisher`` stores
+rollouts. The page is farm/docs/architecture/node.md.
 """

@@ -1,6 +1,7 @@
 """Rewards: raw components, and the rules that combine them to one number.
 
-The page is farm/docs/architecture/rewards.md.
+This room decides what a component is called and how rules score. Enter at ``parse_rules`` and ``score``. The pages are
+farm/docs/rewards.md and farm/docs/architecture/rewards.md.
 """
 
 from farm.rewards.effort import effort_cost

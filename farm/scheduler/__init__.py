@@ -1,5 +1,5 @@
-"""Which node runs which episode of which run.
+"""The scheduler: which node runs which episode of which run.
 
-``state_machine`` decides: events in, commands out, no I/O and no clock. ``service`` runs it, with the clock, the store
-and the nodes. ``nodes`` and ``run_progress`` hold what it knows. farm/docs/architecture/scheduler.md explains it.
+This room decides placement, retries and admission. Enter at ``state_machine``: events in, commands out, no I/O and no
+clock. ``service`` runs it with the clock, the store and the nodes. The page is farm/docs/architecture/scheduler.md.
 """

@@ -1,4 +1,5 @@
 """Importers: rows of public data sets become task directories, which plain Harbor runs too.
 
-farm/docs/architecture/task-import.md explains it.
+This room decides which rows can be judged, and how. Enter at ``importer``. The page is
+farm/docs/architecture/task-import.md.
 """

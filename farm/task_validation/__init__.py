@@ -1,6 +1,5 @@
 """Validation: prove that doing nothing in a task earns 0, the gold solution 1, and cheats 0.
 
-``validate`` validates one task, ``validate_set`` many.
-
-farm/docs/architecture/task-validation.md explains it.
+This room decides whether a task is fit. Enter at ``validate`` for one task, at ``validate_set`` for many. The page is
+farm/docs/architecture/task-validation.md.
 """

@@ -1,6 +1,7 @@
 """Tasks: read task directories, load them into bundles, and ensure the images that they need.
 
-farm/docs/architecture/tasks.md explains it.
+This room decides what a task directory may say. Enter at ``loader`` and ``tasksets``. The page is
+farm/docs/architecture/tasks.md.
 """
 
 from farm.tasks.bundle import BundleFile, TaskBundle

@@ -1,6 +1,6 @@
 """Network egress of a sandbox: a proxy on the host that connects only to the hosts of an allow-list.
 
-sandboxes/docs/egress.md explains it.
+This room decides which connections a sandbox may make. Enter at ``EgressProxy``. The page is sandboxes/docs/egress.md.
 """
 
 from sandboxes.egress.allowlist import AllowList, Grants

@@ -1,4 +1,4 @@
-"""Limits and pressure of this host.
+"""Limits and pressure of this host: what its kernel allows, and how much is in use.
 
-The page is sandboxes/docs/host-limits.md.
+Enter at ``readings``, ``limits`` and ``pressure``. The page is sandboxes/docs/host-limits.md.
 """

@@ -1,1 +1,3 @@
-"""Small helpers for Linux: kernel files, directory trees of any depth, child processes."""
+"""Access to Linux: kernel files, directory trees of any depth, and child processes. The page is
+sandboxes/docs/README.md.
+"""

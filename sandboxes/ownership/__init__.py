@@ -1,4 +1,5 @@
 """Owners of sandboxes: locks that prove that an owner lives, labels, and records for its successor.
 
-The page is sandboxes/docs/ownership.md.
+This room decides whose a sandbox is, and when its owner is dead. Enter at ``Owner``. The page is
+sandboxes/docs/ownership.md.
 """

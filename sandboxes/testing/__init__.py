@@ -1,1 +1,4 @@
-"""In-memory sandboxes for tests of code that uses sandboxes. Product code does not use them."""
+"""In-memory sandboxes for tests of code that uses sandboxes. Product code does not use them.
+
+Enter at ``FakeRuntime``. The page is sandboxes/docs/README.md.
+"""

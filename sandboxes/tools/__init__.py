@@ -1,6 +1,6 @@
 """Tools that a policy calls in a sandbox: names, schemas, argument parsing and results.
 
-sandboxes/docs/tools.md explains it.
+This room decides what a policy can do and sees. Enter at ``Toolset``. The page is sandboxes/docs/tools.md.
 """
 
 from sandboxes.tools.tool import Tool, ToolErrorKind, ToolResult

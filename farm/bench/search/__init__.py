@@ -1,1 +1,4 @@
-"""``farm bench search``: the quality and speed of code search, compared with other rankers."""
+"""``farm bench search``: the quality and speed of code search, compared with other rankers.
+
+Enter at ``bench``. The page is sandboxes/docs/code-search.md.
+"""

@@ -1,4 +1,7 @@
-"""``farm rollouts``: list, show, export and rescore stored rollouts."""
+"""``farm rollouts``: list, show, export and rescore stored rollouts.
+
+The page is farm/docs/operating.md.
+"""
 
 import itertools
 from dataclasses import asdict

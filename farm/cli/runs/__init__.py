@@ -1,4 +1,7 @@
-"""``farm runs``: list runs, show one, pause, resume, cancel and delete it."""
+"""``farm runs``: list runs, show one, pause, resume, cancel and delete it. ``run`` has the command ``farm run``.
+
+The page is farm/docs/operating.md.
+"""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated

@@ -1,6 +1,7 @@
-"""``farm tasks``: show task sets, validate them, make new tasks.
+"""``farm tasks``: show task sets, validate them, import tasks and make new ones.
 
-A command has one parameter per argument and option, because typer builds the command line from them.
+A command has one parameter per argument and option, because typer builds the command line from them. The page is
+farm/docs/tasks.md.
 """
 
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""The base image of made tasks. ``build.sh`` builds it from the files beside it."""
+"""The base image of made tasks. ``build.sh`` builds it from the files beside it. The page is farm/docs/tasks.md."""
 
 from pathlib import Path
 

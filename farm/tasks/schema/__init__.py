@@ -1,4 +1,4 @@
 """The schema of a task directory: ``task.toml``, the compose file and the steps, each value checked when it is read.
 
-Start at ``manifest``.
+Enter at ``manifest``. The page is farm/docs/tasks.md.
 """

@@ -1,4 +1,7 @@
-"""Confinement of image builds: checks of Dockerfiles, network access of build steps, and resource limits."""
+"""Confinement of image builds: checks of Dockerfiles, network access of build steps, and resource limits.
+
+Enter at ``confine``. The page is sandboxes/docs/images.md.
+"""
 
 from sandboxes.images.confinement.confinement import REMEDY, Confinement, confine, find_obstacle
 from sandboxes.images.confinement.indexes import NpmRegistry, PackageIndexes, PipIndex

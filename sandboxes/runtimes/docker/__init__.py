@@ -1,4 +1,1 @@
-"""Sandboxes as Docker containers.
-
-sandboxes/docs/runtime-docker.md explains it.
-"""
+"""Sandboxes as Docker containers. Enter at ``runtime``. The page is sandboxes/docs/runtime-docker.md."""

@@ -1,4 +1,4 @@
-"""Sandboxes started by crun or runc on the layers of Docker's images. Entry point: ``runtime``.
+"""Sandboxes started by crun or runc on the layers of Docker's images. Enter at ``runtime``.
 
 The page is sandboxes/docs/runtime-oci.md.
 """

@@ -1,1 +1,4 @@
-"""Embeddings of code and questions: the farm's own table of word vectors, or another embedder."""
+"""Embeddings of code and questions: the farm's own table of word vectors, or another embedder.
+
+Enter at ``select``. The page is sandboxes/docs/code-search.md.
+"""

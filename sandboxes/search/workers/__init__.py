@@ -1,1 +1,4 @@
-"""Unprivileged processes that parse hostile text for the index."""
+"""Unprivileged processes that parse hostile text for the index. Enter at ``pool``.
+
+The page is sandboxes/docs/code-search.md.
+"""

@@ -1,1 +1,4 @@
-"""Operations that the tools of all packs share: files, edits, patches, commands, searches."""
+"""Operations that the tools of all packs share: files, edits, patches, commands, searches.
+
+The page is sandboxes/docs/tools.md.
+"""

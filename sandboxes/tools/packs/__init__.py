@@ -1,4 +1,7 @@
-"""Tool packs: the tools of well-known coding agents, each a set of schemas over shared actions."""
+"""Tool packs: the tools of well-known coding agents, each a set of schemas over shared actions.
+
+The page is farm/docs/tools.md.
+"""
 
 from __future__ import annotations
 
