@@ -84,7 +84,7 @@ async def measure_tools(
     sandboxes.
 
     The last side uses ``sandboxes`` sandboxes at once. The edited file has ``LINES`` lines. The working directory of
-    ``spec`` is a repository, which ``codebase_search`` searches.
+    ``spec`` is a repository, which ``codebase_search`` searches. The keyword parameters are the options of the command.
     """
     default_calls, codex, claude = BenchCalls(index_store=index_store), BenchCalls("codex"), BenchCalls("claude-code")
     async with AsyncExitStack() as stack:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from farm.cluster import record_gateway_state
 from farm.cluster.errors import ClusterError
-from farm.cluster.kept_process import READY, Health, KeptProcess
+from farm.cluster.kept_process import READY, Health, KeptProcess, ProcessSpec
 from farm.cluster.launch import GatewayConfig
 from farm.cluster.supervisor import end_with
 from farm.config import Config
@@ -51,15 +51,9 @@ async def gateway_process(config: Config, listener: socket.socket, plan: Gateway
     given = _Given(plan, served, listener.fileno(), os.getpid())
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    async with KeptProcess(
-        NAME,
-        "farm.cli.gateway_process",
-        given,
-        on_change=partial(record_gateway_state, config.state_dir),
-        log=_log_file(config),
-        descriptors=[listener.fileno()],
-        health=Health(f"{url}/healthz"),
-    ):
+    spec = ProcessSpec(NAME, "farm.cli.gateway_process", given, _log_file(config), [listener.fileno()])
+    on_change = partial(record_gateway_state, config.state_dir)
+    async with KeptProcess(spec, on_change=on_change, health=Health(f"{url}/healthz")):
         yield url
 
 

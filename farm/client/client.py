@@ -142,6 +142,8 @@ class FarmClient:
     ) -> RunAnswer:
         """Create a run. ``taskset`` is an absolute path on the gateway's machine, or the name of one of its task sets.
 
+        The parameters are the fields of the request.
+
         The gateway may download what a task set needs; ``prepare_s`` bounds that time. ``only_fit`` runs the tasks that
         ``validated.json`` marks fit; ``left_out`` of the answer names the others.
         """
@@ -223,9 +225,9 @@ class FarmClient:
     ) -> Lease | None:
         """Lease complete groups. Return None if there was none within ``wait_s``.
 
-        Raises Unreadable if a record cannot be read: ``problem.errors`` names each such rollout. Only the groups of
-        these records stay leased, as ``problem.lease_id``, until that lease ends, is nacked, or is acked to give them
-        up. The next call returns other groups.
+        The parameters are the fields of the request. Raises Unreadable if a record cannot be read: ``problem.errors``
+        names each such rollout. Only the groups of these records stay leased, as ``problem.lease_id``, until that lease
+        ends, is nacked, or is acked to give them up. The next call returns other groups.
         """
         body = {
             "consumer": consumer,

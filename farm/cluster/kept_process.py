@@ -47,31 +47,33 @@ class Health:
     failures: int = 6
 
 
-class KeptProcess:
-    """Run ``python -m module`` for the length of an ``async with`` block, and start it again if it dies or hangs.
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """A process to keep: ``python -m module``, which gets ``given`` pickled and inherits ``descriptors``.
 
-    The process reads ``given``, pickled, from its standard input, and writes ``READY`` to its standard output when it
+    ``name`` and ``log`` are for messages.
+    """
+
+    name: str
+    module: str
+    given: object
+    log: Path
+    descriptors: Sequence[int] = ()
+
+
+class KeptProcess:
+    """Run a process for the length of an ``async with`` block, and start it again if it dies or hangs.
+
+    The process reads its pickled value from its standard input, and writes ``READY`` to its standard output when it
     serves. Each wait before a restart is twice the last one, up to 30 s. With ``health``, a process that hangs is ended
     first. Entering raises ClusterError if the first start fails.
     """
 
-    def __init__(
-        self,
-        name: str,
-        module: str,
-        given: object,
-        *,
-        on_change: OnChange,
-        log: Path,
-        descriptors: Sequence[int] = (),
-        health: Health | None = None,
-    ) -> None:
-        self._name = name
-        self._module = module
-        self._given = pickle.dumps(given)
+    def __init__(self, spec: ProcessSpec, *, on_change: OnChange, health: Health | None = None) -> None:
+        self._spec = spec
+        self._name = spec.name
+        self._given = pickle.dumps(spec.given)
         self._on_change = on_change
-        self._log = log
-        self._descriptors = descriptors
         self._health = health
         self._process: Process | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -98,10 +100,10 @@ class KeptProcess:
             sys.executable,
             "-P",
             "-m",
-            self._module,
+            self._spec.module,
             stdin=PIPE,
             stdout=PIPE,
-            pass_fds=self._descriptors,
+            pass_fds=self._spec.descriptors,
             start_new_session=True,  # an interrupt from the terminal is for the farm's own process
         )
         assert process.stdin is not None
@@ -122,7 +124,7 @@ class KeptProcess:
         await shielded(self._stop())
         assert process.returncode is not None
         cause = cause or f"its process {describe_exit(process.returncode)}"
-        raise ClusterError(f"the {self._name} did not start: {cause}; its log is {self._log}")
+        raise ClusterError(f"the {self._name} did not start: {cause}; its log is {self._spec.log}")
 
     def _report_change(self, pid: int | None, cause: str) -> None:
         """Call ``on_change``. A full disk must not end the keeping."""

@@ -3,9 +3,9 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 
 from farm.core.change import Change
@@ -21,7 +21,7 @@ from farm.grading.decoys.control_run import (
     proves_forgery,
     withhold_unconfirmed,
 )
-from farm.grading.decoys.verifier_plan import build_verifier_plan, check_verifier
+from farm.grading.decoys.verifier_plan import PlannedRun, build_verifier_plan, check_verifier
 from farm.grading.errors import ChangeRefused, VerifierError
 from farm.grading.grading_run import GradingRun
 from farm.grading.request import GradingRequest
@@ -71,17 +71,6 @@ async def passed_false(request: GradingRequest) -> tuple[str, ...]:
     assert isinstance(request.work, Change)
     run = PlannedRun(request.verifier, control=ControlRun.ALL)
     return (await _run_once(request, request.work, run)).passed_false
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
-    """One run of the tests that ``verifier`` expects: all of the task, or a part of them. The other fields are as
-    ``build_verifier_plan`` takes them."""
-
-    verifier: Verifier
-    decoys_first: bool = False
-    control: ControlRun | None = None
-    failed: Collection[str] = ()
 
 
 RunOnce = Callable[[PlannedRun], Awaitable[Verdict]]
@@ -141,13 +130,10 @@ async def _run_once(request: GradingRequest, change: Change, run: PlannedRun) ->
         None,
         partial(
             build_verifier_plan,
-            run.verifier,
+            run,
             changed=[file.path for file in change.files],
             rng=request.rng,
-            decoys_first=run.decoys_first,
             seed=request.stress.order,
-            control=run.control,
-            failed=run.failed,
         ),
     )
     names_tests = request.verifier.report.names_tests

@@ -87,6 +87,8 @@ class LeaseStore:
     ) -> StoredLease:
         """Take up to ``max_groups`` complete groups of a run, or of the oldest run that has any, for ``lease_s``.
 
+        The parameters are the fields of a lease request.
+
         Wait up to ``wait_s`` for a first group; return at once, without groups, if the stream is not open. Groups that
         were given back or whose lease expired come first. With the ``token`` of a live lease, return its groups again.
         A call that is cancelled while it waits leases nothing. Raises UnknownRun, and LeaseNotHeld if the token's lease

@@ -62,7 +62,8 @@ async def rescore(
     """Rescore the run's groups from the ordinal ``first`` on, for about ``budget_s`` seconds and at least one group.
 
     A group changes in one step, all its members or none, and only while no lease holds it and it is not acked. A caller
-    that stops early can continue later; until then the run has groups of both versions.
+    that stops early can continue later; until then the run has groups of both versions. The last three parameters are
+    the fields of the request.
     """
     found = RescoreResult()
     until = time.monotonic() + budget_s

@@ -33,7 +33,10 @@ async def list_rollouts(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Words = None,
 ) -> RolloutsAnswer:
-    """List rollouts without their tokens, newest first. An unreadable one is listed by its id."""
+    """List rollouts without their tokens, newest first. An unreadable one is listed by its id.
+
+    The parameters are those of the query.
+    """
     store: Store = request.app.state.store
     page = await store.list_rollouts(
         run_id, group_id=group_id, task_id=task_id, status=status, limit=limit, cursor=cursor

@@ -24,6 +24,20 @@ RUNNER = Path(__file__).parents[1] / "reports" / "unittest_runner.py"
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One run of the tests that ``verifier`` expects: all tests of the task, or a part of them.
+
+    ``decoys_first``: decoys may also run before the tests that they resemble. ``control``: which Python fail-to-pass
+    tests are falsified under their own names; the tests ``failed`` stay unchanged.
+    """
+
+    verifier: Verifier
+    decoys_first: bool = False
+    control: ControlRun | None = None
+    failed: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class VerifierPlan:
     """The tests of one verifier run."""
 
@@ -92,32 +106,28 @@ def check_verifier(verifier: Verifier, tests: Mapping[str, BundleFile]) -> None:
 
 
 def build_verifier_plan(
-    verifier: Verifier,
+    run: PlannedRun,
     tests: Mapping[str, BundleFile],
     changed: Iterable[str],
     rng: random.Random,
     *,
-    decoys_first: bool = True,
     seed: int | None = None,
-    control: ControlRun | None = None,
-    failed: Collection[str] = (),
 ) -> VerifierPlan:
-    """Return a plan with newly drawn decoys.
+    """Return a plan of ``run`` with newly drawn decoys.
 
-    ``changed``: paths of the change; no added file takes one of them, nor the path of a test. ``decoys_first``: decoys
-    may also run before the tests that they resemble. ``seed``: Python test files and tests run in a random order.
-    ``control``: which Python fail-to-pass tests are falsified under their own names; the tests ``failed`` stay
-    unchanged. In a control run ``decoys.must_not_pass`` begins with the falsified tests, and ``decoys.run_after_decoy``
-    are tests that must pass again.
+    ``changed``: paths of the change; no added file takes one of them, nor the path of a test. ``seed``: Python test
+    files and tests run in a random order. In a control run ``decoys.must_not_pass`` begins with the falsified tests,
+    and ``decoys.run_after_decoy`` are tests that must pass again.
     """
+    verifier = run.verifier
     if is_python(verifier):
-        return _python_plan(verifier, tests, changed, rng, seed, control, failed)
+        return _python_plan(run, tests, changed, rng, seed)
     expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
     containers = containers_of_tests(expected)
     sources = {path: file.content for path, file in tests.items()}
     words = list(dict.fromkeys([*words_in_ids(expected), *NOUNS]))
     foreign = make_foreign_decoy(verifier.report, expected, sources, {*containers, *tests, *changed}, rng, words)
-    inline = add_inline_decoys(verifier, sources, rng, words, decoys_first=decoys_first)
+    inline = add_inline_decoys(verifier, sources, rng, words, decoys_first=run.decoys_first)
     added = {path: BundleFile(content, tests[path].executable) for path, content in inline.files.items()}
     decoys = NO_DECOYS if foreign is None else foreign.file
     if foreign is not None:
@@ -137,21 +147,16 @@ def build_verifier_plan(
 
 
 def _python_plan(
-    verifier: Verifier,
-    tests: Mapping[str, BundleFile],
-    changed: Iterable[str],
-    rng: random.Random,
-    seed: int | None,
-    control: ControlRun | None,
-    failed: Collection[str],
+    run: PlannedRun, tests: Mapping[str, BundleFile], changed: Iterable[str], rng: random.Random, seed: int | None
 ) -> VerifierPlan:
+    verifier = run.verifier
     expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
     files = containers_of_tests(expected)
     tests_to_run = dict(tests)
     chosen = ChosenDecoys({}, frozenset(), frozenset())
-    if control is not None:
+    if run.control is not None:
         scripts = {path: file.content for path, file in tests.items() if path.endswith(".py")}
-        chosen = choose_decoys(scripts, verifier, failed, control, rng)
+        chosen = choose_decoys(scripts, verifier, run.failed, run.control, rng)
         tests_to_run |= {path: replace(tests[path], content=content) for path, content in chosen.files.items()}
     taken = {*files, *tests, *changed}
     sources = {path: file.content for path, file in tests_to_run.items()}

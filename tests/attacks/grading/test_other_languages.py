@@ -19,7 +19,7 @@ from farm.core.task import ReportFormat, Verifier
 from farm.core.test_frameworks import FRAMEWORKS, containers_of_tests, owned_files
 from farm.grading import ReportError, Verdict
 from farm.grading.changes.protected_paths import ProtectedPaths, split_change
-from farm.grading.decoys.verifier_plan import build_verifier_plan
+from farm.grading.decoys.verifier_plan import PlannedRun, build_verifier_plan
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.reports.parsers import read_report
 from farm.grading.verdict import VerifierEvidence, decide
@@ -345,7 +345,7 @@ class Bench:
         verifier = self.project.verifier
         change = Change(tuple(FileChange(path, ChangeKind.WRITE, text.encode()) for path, text in files.items()))
         tests = {path: BundleFile(text.encode()) for path, text in self.project.tests.items()}
-        exam = build_verifier_plan(verifier, tests, list(files), random.SystemRandom())
+        exam = build_verifier_plan(PlannedRun(verifier, decoys_first=True), tests, list(files), random.SystemRandom())
         pristine = self.project.files
         protection = ProtectedPaths(
             verifier, (*exam.tests, *owned_files(verifier)), dict.fromkeys(pristine, FileKind.FILE)

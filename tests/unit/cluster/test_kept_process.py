@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from farm.cluster import ClusterError, kept_process
-from farm.cluster.kept_process import Health, KeptProcess
+from farm.cluster.kept_process import Health, KeptProcess, ProcessSpec
 
 Changes = asyncio.Queue[tuple[int | None, str]]
 
@@ -22,13 +22,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[KeptProcess, 
     """A process that is refused while ``tmp_path/refused`` is there, and what is told of it."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     changes: Changes = asyncio.Queue()
-    process = KeptProcess(
-        "gateway",
-        "tests.unit.cluster.kept_child",
-        tmp_path / "refused",
-        on_change=lambda pid, trouble: changes.put_nowait((pid, trouble)),
-        log=tmp_path / "gateway.log",
-    )
+    spec = ProcessSpec("gateway", "tests.unit.cluster.kept_child", tmp_path / "refused", tmp_path / "gateway.log")
+    process = KeptProcess(spec, on_change=lambda pid, trouble: changes.put_nowait((pid, trouble)))
     return process, changes
 
 
@@ -67,7 +62,8 @@ async def test_keeping_goes_on_if_the_state_cannot_be_noted(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     module, refused = "tests.unit.cluster.kept_child", tmp_path / "refused"
-    async with KeptProcess("gateway", module, refused, on_change=on_change, log=tmp_path / "gateway.log"):
+    spec = ProcessSpec("gateway", module, refused, tmp_path / "gateway.log")
+    async with KeptProcess(spec, on_change=on_change):
         first, _ = await changes.get()
         assert first is not None
         os.kill(first, signal.SIGKILL)
@@ -95,13 +91,10 @@ async def test_a_process_that_hangs_starts_again_and_one_that_is_slow_does_not(
     (tmp_path / "silent").write_text("2")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/healthz"
+        given, log = (tmp_path, listener.fileno()), tmp_path / "gateway.log"
         keeper = KeptProcess(
-            "gateway",
-            "tests.unit.cluster.answering_child",
-            (tmp_path, listener.fileno()),
+            ProcessSpec("gateway", "tests.unit.cluster.answering_child", given, log, [listener.fileno()]),
             on_change=lambda pid, trouble: changes.put_nowait((pid, trouble)),
-            log=tmp_path / "gateway.log",
-            descriptors=[listener.fileno()],
             health=Health(url, every_s=0.1, timeout_s=2.0, failures=3),
         )
         async with keeper:

@@ -13,7 +13,7 @@ import pytest
 
 from farm.core.task import ReportFormat
 from farm.grading.decoys.canary_file import NO_DECOYS
-from farm.grading.decoys.verifier_plan import VerifierPlan, build_verifier_plan
+from farm.grading.decoys.verifier_plan import PlannedRun, VerifierPlan, build_verifier_plan
 from farm.grading.reports.parsers import read_report
 from farm.grading.stress import Stress, spent_s
 from farm.task_validation.cheats import with_content
@@ -371,7 +371,7 @@ def test_last_decoy_file_stays_last() -> None:
     verifier = make_verifier(fail_to_pass=tuple(f"{path}::test_x" for path in tests), pass_to_pass=())
 
     def files(seed: int | None) -> list[str]:
-        exam = build_verifier_plan(verifier, tests, (), random.Random(1), seed=seed)
+        exam = build_verifier_plan(PlannedRun(verifier), tests, (), random.Random(1), seed=seed)
         assert exam.seed == seed
         return [path for path in exam.test_containers if path in tests]
 

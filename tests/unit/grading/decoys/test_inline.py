@@ -11,7 +11,7 @@ from farm.core.test_frameworks import FRAMEWORKS, containers_of_tests, invalid_t
 from farm.grading.decoys.inline import add_inline_decoys
 from farm.grading.decoys.locate import LocatedTest, find_tests
 from farm.grading.decoys.python_source import NOUNS
-from farm.grading.decoys.verifier_plan import VerifierPlan, build_verifier_plan
+from farm.grading.decoys.verifier_plan import PlannedRun, VerifierPlan, build_verifier_plan
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.verdict import VerifierEvidence, decide
 from farm.tasks.bundle import BundleFile
@@ -110,7 +110,10 @@ def make_plan(
 ) -> VerifierPlan:
     path, original = FILES[kind]
     return build_verifier_plan(
-        verifier(kind, expected), {path: BundleFile(source or original)}, (), random.Random(seed), decoys_first=before
+        PlannedRun(verifier(kind, expected), decoys_first=before),
+        {path: BundleFile(source or original)},
+        (),
+        random.Random(seed),
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from farm.core.task import ReportFormat
 from farm.core.test_frameworks import FRAMEWORKS, invalid_test_id_reason
 from farm.grading import ReportError
-from farm.grading.decoys.verifier_plan import RUNNER, VerifierPlan, build_verifier_plan
+from farm.grading.decoys.verifier_plan import RUNNER, PlannedRun, VerifierPlan, build_verifier_plan
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.reports.parsers import MAX_JSON_BYTES, read_report
 from farm.tasks.bundle import BundleFile
@@ -252,7 +252,10 @@ def test_invalid_jest_report_raises(report: bytes) -> None:
 def make_plan(kind: ReportFormat, seed: int = 1) -> VerifierPlan:
     verifier = make_verifier(report=kind, fail_to_pass=(IDS[kind],), pass_to_pass=())
     return build_verifier_plan(
-        verifier, {path: BundleFile(content) for path, content in TESTS[kind].items()}, (), random.Random(seed)
+        PlannedRun(verifier, decoys_first=True),
+        {path: BundleFile(content) for path, content in TESTS[kind].items()},
+        (),
+        random.Random(seed),
     )
 
 
@@ -319,7 +322,7 @@ def test_commands_select_test_containers() -> None:
 def test_only_pytest_gets_no_traceback_option(template: str, brief: bool) -> None:
     verifier = make_verifier(command=template)
     plan = build_verifier_plan(
-        verifier, {"tests/test_a.py": BundleFile(b"def test_new(): assert 1\n")}, [], random.Random(1)
+        PlannedRun(verifier), {"tests/test_a.py": BundleFile(b"def test_new(): assert 1\n")}, [], random.Random(1)
     )
     command = plan.command(template, tracebacks=False)
     assert ("--tb=no tests/" in command) is brief
