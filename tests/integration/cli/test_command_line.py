@@ -241,7 +241,7 @@ def test_killed_farm_cause_is_recorded_before_cleanup(tmp_path: Path) -> None:
     assert done.stdout == "its process was killed by SIGKILL\n"
 
 
-def test_a_second_machine_joins_and_leaves(farm: Farm, up: Mapping[str, str]) -> None:
+def test_second_machine_joins_and_leaves(farm: Farm, up: Mapping[str, str]) -> None:
     token = (Path(up["state_dir"]) / "join-token").read_text()
     refused = farm("up", "--join", up["address"], at="b", FARM_JOIN_TOKEN="0" * 64)
     assert refused.returncode == 1
@@ -334,7 +334,7 @@ def test_leaving_node_waits_for_its_episodes(farm: Farm, up: Mapping[str, str]) 
         assert farm("nodes", "resume", head).returncode == 0
 
 
-def test_a_run_is_listed_shown_cancelled_and_deleted(farm: Farm, up: Mapping[str, str]) -> None:
+def test_run_is_listed_shown_and_deleted(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "2", "--json")
     run = json.loads(done.stdout)["run_id"]
     assert run in farm("runs", "list").stdout

@@ -49,7 +49,7 @@ def test_doctor_prints_capacity_and_remedy_per_limit(tmp_path: Path) -> None:
         assert limit["unit"]
 
 
-def test_doctor_starts_selected_runtime(tmp_path: Path) -> None:
+def test_doctor_tries_selected_runtime(tmp_path: Path) -> None:
     _, told = doctor(tmp_path, FARM_SLOTS="5")
     assert told["sandboxes"] == max_sandboxes(5)
     runtime = finding(told, "runtime")
