@@ -329,7 +329,7 @@ async def test_episode_restarts_after_kill_between_steps(scene: Scene, judged: b
 
 @pytest.mark.parametrize(("whole", "attempt"), [(False, 2), (True, 1)])
 async def test_episode_with_damaged_journal_restarts_after_kill(scene: Scene, whole: bool, attempt: int) -> None:
-    """The episode restarts in another sandbox. Damage behind a valid start of the journal keeps the attempt number."""
+    """The episode restarts in another sandbox, with the same attempt number if the first entries are valid."""
     seconds = nap(300.5)
     scene.model.script[:] = [*script(second=f"sleep {seconds}")[:2], *script()]
     rollout_id = await scene.submit("anew")

@@ -270,7 +270,7 @@ async def test_node_with_wrong_join_token_is_refused(farm: Farm) -> None:
     assert (run_dir / "ray.log").read_text().count("Unauthenticated") <= 3, "it does not ask again and again"
 
 
-async def test_a_killed_head_leaves_no_process(tmp_path: Path) -> None:
+async def test_killed_head_leaves_no_process(tmp_path: Path) -> None:
     async with other_machine(tmp_path) as (process, _, _):
         assert running_farm(tmp_path) is not None
         process.kill()
