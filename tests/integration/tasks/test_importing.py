@@ -104,7 +104,7 @@ async def first_commit(image: str, workspace: str, docker_client: docker.DockerC
 
 @pytest.mark.parametrize("case", sorted(CASES))
 @pytest.mark.timeout(400)
-async def test_imported_row_is_a_valid_task(
+async def test_imported_row_is_a_fit_task(
     case: str,
     tmp_path: Path,
     images: ImageStore,
