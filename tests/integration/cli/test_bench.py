@@ -60,7 +60,7 @@ def _by_name(figures: Sequence[Figure]) -> dict[str, Figure]:
     return {figure.name: figure for figure in figures}
 
 
-async def test_starts_are_measured_beside_docker_and_from_the_warm_pool(pool: WarmPool, tiny_image: str) -> None:
+async def test_start_bench_measures_docker_and_warm_pool(pool: WarmPool, tiny_image: str) -> None:
     rounds: list[int] = []
     figures = _by_name(
         await measure_start(SandboxSpec(tiny_image), pool, docker_host=None, rounds=1, on_round=rounds.append)
@@ -75,7 +75,7 @@ async def test_starts_are_measured_beside_docker_and_from_the_warm_pool(pool: Wa
     assert pool.handed_out == 20
 
 
-async def test_calls_are_measured_in_one_sandbox_and_in_many(pool: WarmPool, tiny_image: str) -> None:
+async def test_tools_bench_measures_one_and_many_sandboxes(pool: WarmPool, tiny_image: str) -> None:
     async with IndexStore(None, embedder=NONE) as library:
         figures = _by_name(
             await measure_tools(
@@ -99,7 +99,7 @@ async def test_calls_are_measured_in_one_sandbox_and_in_many(pool: WarmPool, tin
     }
 
 
-async def test_many_sandboxes_live_at_once_and_all_go(pool: WarmPool, tiny_image: str) -> None:
+async def test_density_bench_removes_all_sandboxes(pool: WarmPool, tiny_image: str) -> None:
     said: list[tuple[str, int, int]] = []
     figures = _by_name(
         await measure_density(
@@ -123,7 +123,7 @@ async def test_many_sandboxes_live_at_once_and_all_go(pool: WarmPool, tiny_image
     }
 
 
-async def test_forks_are_measured_beside_commits(
+async def test_fork_bench_measures_docker_commit(
     pool: WarmPool, tiny_image: str, docker_client: docker.DockerClient
 ) -> None:
     figures = _by_name(
@@ -137,14 +137,14 @@ async def test_forks_are_measured_beside_commits(
     assert docker_client.images.list("farm-fork-baseline") == []
 
 
-async def test_a_call_that_fails_is_no_figure(pool: WarmPool, tiny_image: str) -> None:
+async def test_failed_tool_call_aborts_bench(pool: WarmPool, tiny_image: str) -> None:
     spec = SandboxSpec(tiny_image, env={"BASH_FUNC_true%%": "() { return 7; }"})
     with pytest.raises(BenchError, match=r"a call of bash failed in sandbox \w+: \[exit code 7\]"):
         async with IndexStore(None, embedder=NONE) as library:
             await measure_tools(spec, pool, library, docker_host=None, sandboxes=1, rounds=1, on_round=lambda _: None)
 
 
-async def test_episodes_are_measured_beside_the_docker_loop(pool: WarmPool, tiny_image: str) -> None:
+async def test_episodes_bench_measures_docker_loop(pool: WarmPool, tiny_image: str) -> None:
     rounds: list[int] = []
     figures = await measure_episodes(
         task(tiny_image, gold=GOLD),
@@ -167,7 +167,7 @@ async def test_episodes_are_measured_beside_the_docker_loop(pool: WarmPool, tiny
     assert pool.handed_out > 0
 
 
-async def test_an_oracle_that_fails_is_no_figure(pool: WarmPool, tiny_image: str) -> None:
+async def test_failed_oracle_aborts_bench(pool: WarmPool, tiny_image: str) -> None:
     unsolved = replace(GOLD, files=tuple(file for file in GOLD.files if file.path != "tiny.py"))
     with pytest.raises(BenchError, match=r"reward 0.0: 1 of 2 expected tests"):
         await measure_episodes(
@@ -175,19 +175,19 @@ async def test_an_oracle_that_fails_is_no_figure(pool: WarmPool, tiny_image: str
         )
 
 
-def test_a_task_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_missing_task_is_one_error_line(tmp_path: Path) -> None:
     outcome = CliRunner().invoke(app, ["episodes", "--task", str(tmp_path / "none"), "--state-dir", str(tmp_path)])
     assert isinstance(outcome.exception, CliError)
     assert "task.toml: missing" in str(outcome.exception)
 
 
-def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_missing_image_is_one_error_line(tmp_path: Path) -> None:
     outcome = CliRunner().invoke(app, ["start", "--image", "farm-test-none:1", "--state-dir", str(tmp_path)])
     assert isinstance(outcome.exception, CliError)
     assert "farm-test-none:1" in str(outcome.exception)
 
 
-async def test_test_commands_are_compared_by_each_outcome(pool: WarmPool, tiny_image: str) -> None:
+async def test_verify_bench_compares_outcomes_of_test_commands(pool: WarmPool, tiny_image: str) -> None:
     bundle = task(tiny_image, gold=GOLD)
     done: list[int] = []
     figures = _by_name(await measure_verify([bundle], pool, rounds=1, on_task=done.append))
@@ -202,7 +202,7 @@ async def test_test_commands_are_compared_by_each_outcome(pool: WarmPool, tiny_i
         await measure_verify([bundle], pool, rounds=1, on_task=done.append)
 
 
-async def test_a_test_that_fails_now_and_then_by_itself_is_no_difference(pool: WarmPool, tiny_image: str) -> None:
+async def test_verify_bench_counts_flaky_test_separately(pool: WarmPool, tiny_image: str) -> None:
     now_and_then = "\ndef test_coin_{n}():\n    import os\n    assert os.urandom(1)[0] % 2\n"
     coins = "".join(now_and_then.format(n=n) for n in range(3)).encode()
     bundle = task(tiny_image, gold=Change())

@@ -124,7 +124,7 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["tasks", "list", "tests"], {}, 1, "task.toml"),
     ],
 )
-def test_what_goes_wrong_is_one_line(
+def test_failed_command_prints_one_error_line(
     farm: Farm, tmp_path: Path, arguments: list[str], variables: Mapping[str, str], code: int, said: str
 ) -> None:
     done = farm(*arguments, at=f"wrong-{tmp_path.name}", **variables)
@@ -137,7 +137,7 @@ def test_what_goes_wrong_is_one_line(
     assert not children_of_farms(f"wrong-{tmp_path.name}")
 
 
-def test_a_taken_port_is_named_before_anything_is_started(farm: Farm, tmp_path: Path) -> None:
+def test_up_refuses_taken_port_before_start(farm: Farm, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -180,7 +180,7 @@ def assert_dead(farm: Farm, at: str, told: Mapping[str, str], processes: list[ps
     assert "died" not in farm("status", at=at).stderr
 
 
-def test_a_farm_whose_raylet_is_killed_says_so_and_leaves_nothing(farm: Farm) -> None:
+def test_killed_raylet_is_reported_and_leaves_nothing(farm: Farm) -> None:
     started = farm("up", "--detach", at="c")
     assert started.returncode == 0, started.stderr
     told = json.loads(farm("status", "--json", at="c").stdout)
@@ -189,7 +189,7 @@ def test_a_farm_whose_raylet_is_killed_says_so_and_leaves_nothing(farm: Farm) ->
     assert_dead(farm, "c", told, processes, "Ray's raylet was killed by SIGKILL")
 
 
-def test_a_killed_farm_is_reported_by_what_waited_for_it_and_by_its_nodes(farm: Farm) -> None:
+def test_killed_farm_is_reported_by_supervisor_and_nodes(farm: Farm) -> None:
     started = farm("up", "--detach", at="d")
     assert started.returncode == 0, started.stderr
     head = json.loads(farm("status", "--json", at="d").stdout)
@@ -203,7 +203,7 @@ def test_a_killed_farm_is_reported_by_what_waited_for_it_and_by_its_nodes(farm: 
     assert_dead(farm, "e", node, of_node, f"the head at {head['address']} no longer answers")
 
 
-def test_a_killed_gateway_starts_again_and_the_farm_goes_on(farm: Farm, up: Mapping[str, str]) -> None:
+def test_killed_gateway_restarts_while_farm_continues(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "1", "--json")
     run_id = json.loads(done.stdout)["run_id"]
     told = json.loads(farm("status", "--json").stdout)
@@ -227,8 +227,8 @@ def test_a_killed_gateway_starts_again_and_the_farm_goes_on(farm: Farm, up: Mapp
     assert json.loads(again.stdout)["summary"]["accepted"] == 1
 
 
-def test_a_killed_farm_gives_its_cause_while_its_other_processes_are_ended(tmp_path: Path) -> None:
-    """The process that waits for the farm knows the cause before it ends what is left."""
+def test_killed_farm_cause_is_recorded_before_cleanup(tmp_path: Path) -> None:
+    """The supervisor records the cause before it ends the remaining processes."""
     program = (
         "import os, sys, time; from pathlib import Path; from farm.cli.up_down_status import _note_cause; "
         "from farm.cluster.state_dir import last_crash; from farm.cluster.supervisor import fork_supervisor; "
@@ -241,7 +241,7 @@ def test_a_killed_farm_gives_its_cause_while_its_other_processes_are_ended(tmp_p
     assert done.stdout == "its process was killed by SIGKILL\n"
 
 
-def test_a_second_machine_joins_and_leaves(farm: Farm, up: Mapping[str, str]) -> None:
+def test_second_machine_joins_and_leaves(farm: Farm, up: Mapping[str, str]) -> None:
     token = (Path(up["state_dir"]) / "join-token").read_text()
     refused = farm("up", "--join", up["address"], at="b", FARM_JOIN_TOKEN="0" * 64)
     assert refused.returncode == 1
@@ -300,7 +300,7 @@ class Gate(BaseHTTPRequestHandler):
         """Silent."""
 
 
-def test_a_node_that_leaves_waits_for_its_episodes(farm: Farm, up: Mapping[str, str]) -> None:
+def test_leaving_node_waits_for_its_episodes(farm: Farm, up: Mapping[str, str]) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Gate)
     Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
@@ -334,7 +334,7 @@ def test_a_node_that_leaves_waits_for_its_episodes(farm: Farm, up: Mapping[str, 
         assert farm("nodes", "resume", head).returncode == 0
 
 
-def test_a_run_is_listed_shown_cancelled_and_deleted(farm: Farm, up: Mapping[str, str]) -> None:
+def test_run_is_listed_shown_and_deleted(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "2", "--json")
     run = json.loads(done.stdout)["run_id"]
     assert run in farm("runs", "list").stdout
@@ -363,7 +363,7 @@ class Garbage(BaseHTTPRequestHandler):
         """Silent."""
 
 
-def test_an_endpoint_that_answers_garbage_is_no_reward(farm: Farm, up: Mapping[str, str]) -> None:
+def test_garbage_from_endpoint_fails_episode_without_reward(farm: Farm, up: Mapping[str, str]) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Garbage)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -403,10 +403,8 @@ class Out(BaseHTTPRequestHandler):
         """Silent."""
 
 
-def test_a_run_says_why_it_stands_still_and_how_much_of_it_can_be_trained_on(
-    up: Mapping[str, str], tmp_path: Path
-) -> None:
-    """The endpoint comes back only after the run has named it."""
+def test_run_prints_waiting_reason_and_trainable_count(up: Mapping[str, str], tmp_path: Path) -> None:
+    """The endpoint recovers only after the run has printed its URL."""
     back = Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Endpoint", (Out,), {"back": back}))
     Thread(target=server.serve_forever, daemon=True).start()
@@ -432,7 +430,7 @@ def test_a_run_says_why_it_stands_still_and_how_much_of_it_can_be_trained_on(
     assert row[-2] == "0/1"
 
 
-def test_a_name_that_a_farm_without_task_sets_does_not_know_asks_for_a_directory(farm: Farm) -> None:
+def test_unknown_name_without_task_sets_requests_directory(farm: Farm) -> None:
     started = farm("up", "--detach", at="unnamed")
     assert started.returncode == 0, started.stderr
     try:
@@ -443,13 +441,13 @@ def test_a_name_that_a_farm_without_task_sets_does_not_know_asks_for_a_directory
         assert farm("down", at="unnamed").returncode == 0
 
 
-def test_a_name_that_the_farm_does_not_know_is_answered_with_those_it_does(farm: Farm, up: Mapping[str, str]) -> None:
+def test_unknown_task_set_error_lists_existing_names(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("run", "nowhere", "--policy", "nop")
     assert done.returncode == 1
     assert "boltons-23.1.0, " in done.stderr.splitlines()[-1]
 
 
-def test_a_task_set_is_run_by_its_name_and_a_rollout_shown_call_by_call(farm: Farm, up: Mapping[str, str]) -> None:
+def test_named_task_set_runs_and_shows_tool_calls(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("run", SQLPARSE.name, "--policy", "oracle", "--group-size", "1", "--json")
     (rollout,) = json.loads(done.stdout)["rollouts"]
     assert rollout["reward"] == 1.0
@@ -461,9 +459,7 @@ def test_a_task_set_is_run_by_its_name_and_a_rollout_shown_call_by_call(farm: Fa
     assert rollout["rollout_id"] in listed.stdout
 
 
-def test_an_oracle_that_solves_nothing_is_a_failure_and_says_what_to_run(
-    farm: Farm, up: Mapping[str, str], tmp_path: Path
-) -> None:
+def test_unsolved_oracle_run_fails_and_names_validate(farm: Farm, up: Mapping[str, str], tmp_path: Path) -> None:
     scaffold_task(tmp_path / "basket")
     (tmp_path / "basket/solution/solve.sh").write_text("echo '# nothing' >> /workspace/basket.py\n")
     done = farm("run", str(tmp_path / "basket"), "--policy", "oracle", "--group-size", "1", "--json")
@@ -477,7 +473,7 @@ def test_an_oracle_that_solves_nothing_is_a_failure_and_says_what_to_run(
     )
 
 
-def test_rules_are_set_and_what_is_stored_is_judged_by_them(farm: Farm, up: Mapping[str, str], tmp_path: Path) -> None:
+def test_reward_rules_are_set_and_rescore_rollouts(farm: Farm, up: Mapping[str, str], tmp_path: Path) -> None:
     kind, strict = tmp_path / "kind.toml", tmp_path / "strict.toml"
     kind.write_text('name = "kind"\n[weights]\nverdict = 1.0\neffort_turns = 0.5\n')
     strict.write_text('name = "strict"\n[weights]\nverdict = 1.0\neffort_turns = -0.5\n')
@@ -504,7 +500,7 @@ def test_rules_are_set_and_what_is_stored_is_judged_by_them(farm: Farm, up: Mapp
     assert (missing.returncode, "there is no run run-nope" in missing.stderr) == (1, True)
 
 
-def test_a_task_that_is_unfit_is_named_and_the_others_are_still_looked_at(farm: Farm, tmp_path: Path) -> None:
+def test_validate_names_every_unfit_task(farm: Farm, tmp_path: Path) -> None:
     for number in (1, 2):
         task = tmp_path / f"task-{number}"
         (task / "tests").mkdir(parents=True)
@@ -521,7 +517,7 @@ def test_a_task_that_is_unfit_is_named_and_the_others_are_still_looked_at(farm: 
     ]
 
 
-def test_a_list_without_a_match_says_what_was_asked_for(farm: Farm, up: Mapping[str, str]) -> None:
+def test_empty_rollout_list_prints_its_filter(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("rollouts", "list", "--task", "nope", "--status", "aborted")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "no rollouts of the task nope with the status aborted\n"
@@ -532,7 +528,7 @@ def test_a_list_without_a_match_says_what_was_asked_for(farm: Farm, up: Mapping[
     assert done.stderr.startswith("error: There is no such thing: there is no run run-nope; ")
 
 
-def test_a_farm_with_tokens_is_asked_with_the_highest_one_that_is_set(farm: Farm, tmp_path: Path) -> None:
+def test_client_uses_highest_configured_token(farm: Farm, tmp_path: Path) -> None:
     tokens = {"operator": "operator=first", "learner": "learner=second", "viewer": "viewer=third"}
     started = farm("up", "--detach", at="tokens", FARM_TOKENS=",".join(tokens.values()))
     assert started.returncode == 0, started.stderr
@@ -554,9 +550,7 @@ def test_a_farm_with_tokens_is_asked_with_the_highest_one_that_is_set(farm: Farm
         assert farm("down", at="tokens").returncode == 0
 
 
-def test_a_head_says_where_others_join_it_whoever_asks_and_keeps_its_logs(
-    farm: Farm, up: Mapping[str, str], tmp_path: Path
-) -> None:
+def test_head_prints_join_address_and_keeps_logs(farm: Farm, up: Mapping[str, str], tmp_path: Path) -> None:
     assert "--join" not in farm("status").stdout, "it listens on loopback only"
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "farm.log").write_text("what the one before said\n")
@@ -578,7 +572,7 @@ def test_a_head_says_where_others_join_it_whoever_asks_and_keeps_its_logs(
     assert "\x1b" not in "".join(logs.values())
 
 
-def test_a_second_farm_in_the_same_place_is_refused(farm: Farm, up: Mapping[str, str]) -> None:
+def test_second_farm_in_same_state_dir_is_refused(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("up", "--detach")
     assert done.returncode == 1
     assert "already" in done.stderr

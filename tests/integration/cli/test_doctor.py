@@ -35,7 +35,7 @@ def finding(told: dict[str, Any], name: str) -> Any:
     return found
 
 
-def test_each_limit_says_how_many_it_allows_and_what_would_raise_it(tmp_path: Path) -> None:
+def test_doctor_prints_capacity_and_remedy_per_limit(tmp_path: Path) -> None:
     code, told = doctor(tmp_path, "--sandboxes", "1000000", FARM_RUNTIME="docker")
     assert (code, told["healthy"]) == (1, False), "a million is more than any host allows"
     assert finding(told, "runtime")["found"] == "docker, as configured"
@@ -49,7 +49,7 @@ def test_each_limit_says_how_many_it_allows_and_what_would_raise_it(tmp_path: Pa
         assert limit["unit"]
 
 
-def test_the_runtime_that_would_be_taken_is_tried(tmp_path: Path) -> None:
+def test_doctor_tries_selected_runtime(tmp_path: Path) -> None:
     _, told = doctor(tmp_path, FARM_SLOTS="5")
     assert told["sandboxes"] == max_sandboxes(5)
     runtime = finding(told, "runtime")
@@ -57,8 +57,8 @@ def test_the_runtime_that_would_be_taken_is_tried(tmp_path: Path) -> None:
     assert owner_names(tmp_path) == []
 
 
-def test_what_makes_starts_slower_is_said(tmp_path: Path) -> None:
-    """On a machine with all programs of this one but crun, and no libseccomp."""
+def test_doctor_reports_causes_of_slow_starts(tmp_path: Path) -> None:
+    """The machine lacks crun and libseccomp and has all other programs."""
     programs, modules, state = (tmp_path / name for name in ("programs", "modules", "state"))
     for place in (programs, modules, state):
         place.mkdir()
@@ -74,15 +74,15 @@ def test_what_makes_starts_slower_is_said(tmp_path: Path) -> None:
     assert remedies >= {"apt-get install crun", "apt-get install libseccomp2"}
 
 
-def test_a_runtime_that_docker_does_not_know_is_said(tmp_path: Path) -> None:
+def test_doctor_reports_runtime_unknown_to_docker(tmp_path: Path) -> None:
     code, told = doctor(tmp_path, FARM_RUNTIME="docker:nothere")
     assert code == 1
     assert finding(told, "runtime")["mark"] == "lacks"
     assert "nothere" in finding(told, "runtime")["remedy"]
 
 
-def test_image_builds_need_root_and_the_remedy_is_said(tmp_path: Path) -> None:
-    """In a user namespace without a mapping, a process is not root and still reaches the files of this one."""
+def test_image_builds_without_root_print_remedy(tmp_path: Path) -> None:
+    """A process in a user namespace without a mapping is not root and can still read the files of the test."""
     _, told = doctor(tmp_path, FARM_RUNTIME="docker")
     if os.geteuid() == 0:
         assert finding(told, "image builds")["mark"] == "ok"
@@ -104,7 +104,7 @@ def test_image_builds_need_a_local_daemon(tmp_path: Path, docker_client: docker.
     assert "whose Docker daemon is local" in found["remedy"]
 
 
-def test_no_docker_client_with_buildkit_is_said(tmp_path: Path) -> None:
+def test_doctor_reports_missing_buildkit_client(tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     _, told = doctor(tmp_path, FARM_RUNTIME="docker", PATH=str(programs))
@@ -112,7 +112,7 @@ def test_no_docker_client_with_buildkit_is_said(tmp_path: Path) -> None:
     assert "apt-get install docker-buildx-plugin" in finding(told, "image builds")["remedy"]
 
 
-def test_limits_that_were_looked_at_and_bound_nothing_are_named(tmp_path: Path) -> None:
+def test_doctor_names_unlimited_sysctls(tmp_path: Path) -> None:
     program = str(Path(sys.executable).with_name("farm"))
     command = [program, "doctor", "--state-dir", str(tmp_path), "--sandboxes", "1000000"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
@@ -123,7 +123,7 @@ def test_limits_that_were_looked_at_and_bound_nothing_are_named(tmp_path: Path) 
     assert all(name in said for name in UNLIMITED_SYSCTLS)
 
 
-def test_without_a_daemon_the_rest_is_still_said(tmp_path: Path) -> None:
+def test_doctor_without_docker_daemon_reports_other_findings(tmp_path: Path) -> None:
     code, told = doctor(tmp_path, FARM_DOCKER_HOST=f"unix://{tmp_path}/none.sock")
     assert code == 1
     assert not told["healthy"]

@@ -65,7 +65,7 @@ def _command(block: Block, port: str, scratch: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", list(_pages()))
-def test_blocks_of_the_page_work(page: Path, environ: Mapping[str, str], tmp_path: Path) -> None:
+def test_code_blocks_of_page_run(page: Path, environ: Mapping[str, str], tmp_path: Path) -> None:
     for block in blocks(page, "sh", "python"):
         if block.not_run:
             continue
@@ -81,7 +81,7 @@ def test_blocks_of_the_page_work(page: Path, environ: Mapping[str, str], tmp_pat
         assert "Traceback" not in done.stderr, done.stderr[-4000:]
 
 
-def test_groups_and_shorter_commands_are_of_pages() -> None:
+def test_groups_and_shorter_commands_occur_in_pages() -> None:
     every = {name(page): "".join(block.text for block in blocks(page, "sh", "python")) for page in PAGES}
     assert [page for page in GROUPS if not every[page]] == []
     assert [command for command in SHORTER if not any(command in text for text in every.values())] == []

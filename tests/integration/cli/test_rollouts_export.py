@@ -43,7 +43,7 @@ async def fill(store: Store, groups: int) -> None:
 
 @pytest.mark.parametrize("with_turns", [False, True])
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.zst", "out.parquet"])
-async def test_what_is_written_reads_back_as_it_is_answered(tmp_path: Path, name: str, with_turns: bool) -> None:
+async def test_exported_file_equals_gateway_answers(tmp_path: Path, name: str, with_turns: bool) -> None:
     async with running_store(tmp_path) as store, running_gateway(store, tmp_path) as url:
         await fill(store, groups=40)
 
@@ -61,7 +61,7 @@ async def test_what_is_written_reads_back_as_it_is_answered(tmp_path: Path, name
     assert ("patch" in found[0]) is with_turns
 
 
-async def test_records_that_cannot_be_read_are_named_and_the_others_exported(tmp_path: Path) -> None:
+async def test_export_names_and_skips_unreadable_records(tmp_path: Path) -> None:
     async with running_store(tmp_path) as store, running_gateway(store, tmp_path) as url:
         await fill(store, groups=2)
         async with store._connection.client() as redis:
@@ -90,7 +90,7 @@ async def test_records_that_cannot_be_read_are_named_and_the_others_exported(tmp
     assert exported == ["run-a-g000001-001"]
 
 
-def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+def test_failed_export_keeps_previous_file(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl.zst"
     path.write_text("before")
 
@@ -106,6 +106,6 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out", "nowhere/out.jsonl"])
-def test_a_file_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
+def test_export_to_invalid_path_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(CliError, match="name a"), writer(tmp_path / name, with_turns=False):
         pass

@@ -46,12 +46,12 @@ def nothing_left(docker_client: docker.DockerClient, place: Path) -> object:
     assert docker_client.containers.list(all=True, filters={"label": labels}) == []
 
 
-def test_a_command_gives_its_streams_and_its_code(farm: Farm, test_image: str) -> None:
+def test_command_passes_on_streams_and_exit_code(farm: Farm, test_image: str) -> None:
     done = farm("--workdir", "/tmp", test_image, "--", "sh", "-c", "pwd; echo oops >&2; exit 7")
     assert (done.returncode, done.stdout, done.stderr) == (7, "/tmp\n", "oops\n")
 
 
-def test_a_time_out_is_told(farm: Farm, test_image: str) -> None:
+def test_timed_out_command_is_reported(farm: Farm, test_image: str) -> None:
     done = farm("--timeout-s", "0.5", test_image, "--", "sleep", "4242")
     assert done.returncode == 124
     assert "timed out after 0.5 s" in done.stderr
@@ -62,11 +62,11 @@ def test_lines_share_one_shell_until_it_ends(farm: Farm, test_image: str) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (3, "1 in /tmp\n", "")
 
 
-def test_the_end_of_input_ends_it_with_the_last_code(farm: Farm, test_image: str) -> None:
+def test_end_of_input_returns_last_exit_code(farm: Farm, test_image: str) -> None:
     assert farm(test_image, lines="true\nfalse\n").returncode == 1
 
 
-def test_a_fork_is_tried_and_thrown_away(farm: Farm, test_image: str) -> None:
+def test_fork_is_entered_and_discarded(farm: Farm, test_image: str) -> None:
     lines = (
         "cd /tmp; echo first > f; x=1",
         ":fork",
@@ -86,7 +86,7 @@ def test_a_fork_is_tried_and_thrown_away(farm: Farm, test_image: str) -> None:
     assert [line.split()[0] for line in said] == ["in", "in", "back", "back", "there"]
 
 
-def test_a_missing_image_is_one_line(farm: Farm) -> None:
+def test_missing_image_is_one_error_line(farm: Farm) -> None:
     done = farm("no-such-image:1", "--", "true")
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
@@ -116,13 +116,13 @@ def busy(place: Path, test_image: str) -> Iterator["subprocess.Popen[str]"]:
         process.communicate()
 
 
-def test_ctrl_c_kills_the_command_and_not_the_session(busy: "subprocess.Popen[str]") -> None:
+def test_ctrl_c_kills_command_but_not_session(busy: "subprocess.Popen[str]") -> None:
     busy.send_signal(signal.SIGINT)
     out, _ = busy.communicate("echo alive\n", timeout=120)
     assert (busy.returncode, out) == (0, "alive\n")
 
 
-def test_what_was_killed_is_cleared_away_by_the_next(
+def test_next_session_removes_killed_sandbox(
     busy: "subprocess.Popen[str]", farm: Farm, place: Path, test_image: str
 ) -> None:
     (dead,) = owner_names(place)
@@ -133,7 +133,7 @@ def test_what_was_killed_is_cleared_away_by_the_next(
     assert owner_names(place) == []
 
 
-def test_sigterm_ends_it(busy: "subprocess.Popen[str]") -> None:
+def test_sigterm_ends_session(busy: "subprocess.Popen[str]") -> None:
     busy.terminate()
     busy.communicate(timeout=120)
     assert busy.returncode == 143

@@ -17,7 +17,7 @@ def _used() -> list[tuple[str, Mapping[str, Any]]]:
     return [(name, given) for say in SCRIPT for name, given in say.calls if not isinstance(given, str)]
 
 
-def test_each_tool_and_each_way_of_the_editor_is_used() -> None:
+def test_script_uses_every_tool_and_editor_command() -> None:
     assert {name for name, _ in _used()} == set(PACKS[DEFAULT].tools)
     assert {given["command"] for name, given in _used() if name == EDITOR} == {
         "view",
@@ -33,7 +33,7 @@ def test_each_tool_and_each_way_of_the_editor_is_used() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("ray")
-async def test_the_page_shows_what_the_command_prints() -> None:
+async def test_page_equals_printed_transcript() -> None:
     for program in ("docker", "redis-server"):
         require_program(program)
     now = await printed()

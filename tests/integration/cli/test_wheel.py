@@ -78,7 +78,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, checked_in: list[str]) -> Pa
 
 
 @pytest.mark.xdist_group("wheel")
-def test_the_wheel_has_all_files_of_both_packages(wheel: Path, checked_in: list[str]) -> None:
+def test_wheel_contains_all_package_files(wheel: Path, checked_in: list[str]) -> None:
     packaged = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     own = {path for path in checked_in if path.startswith(("farm/", "sandboxes/"))}
     assert packaged == {path for path in own if not path.endswith(".md")}
@@ -93,7 +93,8 @@ def test_the_wheel_has_all_files_of_both_packages(wheel: Path, checked_in: list[
 
 
 @pytest.mark.xdist_group("wheel")
-def test_without_extras_there_is_the_client_and_each_command_names_its_extra(wheel: Path, tmp_path: Path) -> None:
+def test_wheel_without_extras_installs_only_client(wheel: Path, tmp_path: Path) -> None:
+    """Each command then names the extra that it needs."""
     client = Installed(tmp_path, wheel)
     code = (
         "import importlib.metadata as m; from farm.client import FarmClient; "
@@ -114,7 +115,7 @@ def test_without_extras_there_is_the_client_and_each_command_names_its_extra(whe
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("wheel")
-def test_a_task_is_made_and_validated_by_the_wheel(
+def test_installed_wheel_creates_and_validates_task(
     wheel: Path, tmp_path: Path, docker_client: docker.DockerClient, removed_later: Callable[[str], None]
 ) -> None:
     if not docker_client.images.list(BASE_IMAGE):

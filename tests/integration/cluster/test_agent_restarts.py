@@ -51,7 +51,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["oci", "docker"])
-async def test_a_killed_agent_comes_back_and_its_run_completes(
+async def test_killed_agent_restarts_and_run_completes(
     kind: str,
     docker_client: docker.DockerClient,
     toolbox: Toolbox,
@@ -126,7 +126,7 @@ def endless(directory: Path, image: str) -> Path:
 
 
 @pytest.mark.parametrize("detached", [True, False], ids=["farm down", "Ctrl-C"])
-def test_a_farm_whose_agent_is_stuck_goes_down_with_all_that_it_has(
+def test_farm_with_stuck_agent_stops_completely(
     detached: bool, docker_client: docker.DockerClient, toolbox: Toolbox, tiny_image: str, tmp_path: Path
 ) -> None:
     require_program("redis-server")
@@ -181,10 +181,10 @@ async def submit(store: Store, image: str, *, groups: int) -> RunSpec:
     return spec
 
 
-async def test_what_a_whole_farm_left_that_was_killed_is_not_spared(
+async def test_down_removes_sandboxes_of_killed_farm(
     docker_client: docker.DockerClient, toolbox: Toolbox, tiny_image: str, tmp_path: Path
 ) -> None:
-    """Nothing comes back by itself where nothing is left that would bring it back."""
+    """No process of the farm is left that could restart the agent."""
     state_dir = tmp_path / "state"
     (state_dir / "toolbox").mkdir(parents=True)
     (state_dir / "toolbox" / toolbox.path.parent.name).symlink_to(toolbox.path.parent)

@@ -200,8 +200,8 @@ def check_whole(done: Done) -> None:
     assert (rollout.policy_version_min, rollout.policy_version_max) == (1, 2)
 
 
-async def test_killed_while_the_model_thinks(scene: Scene) -> None:
-    """At each turn in turn; and the rollout is that of an episode that nobody cut off."""
+async def test_episode_resumes_after_kill_during_model_request(scene: Scene) -> None:
+    """The kill comes at each turn. The rollout equals that of an uninterrupted episode."""
     scene.model.script[:] = script()
     uncut = await scene.rollout(await scene.submit("uncut"))
     assert uncut.rollout.metrics["resumed"] == 0
@@ -225,8 +225,8 @@ async def test_killed_while_the_model_thinks(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("about_s", [3.5, 8.5])
-async def test_killed_while_a_command_runs(scene: Scene, about_s: float) -> None:
-    """One that has ended when the agent is back is answered from memory; one that has not goes on."""
+async def test_episode_resumes_after_kill_during_command(scene: Scene, about_s: float) -> None:
+    """A command that ended while the agent was down is answered from its kept result; a running command continues."""
     seconds = nap(about_s)
     scene.model.script[:] = script(second=f"sleep {seconds}")
     rollout_id = await scene.submit("command")
@@ -236,8 +236,8 @@ async def test_killed_while_a_command_runs(scene: Scene, about_s: float) -> None
     check_whole(await scene.rollout(rollout_id))
 
 
-async def test_killed_while_the_change_is_taken(scene: Scene) -> None:
-    """The tool server is stopped meanwhile, so that what is asked of it does not end."""
+async def test_episode_resumes_after_kill_during_change_capture(scene: Scene) -> None:
+    """The tool server is stopped, so that its request is unfinished when the agent is killed."""
     seconds, server = nap(300.5), 0
     filled = "mkdir z; x=$(printf %3000d 0); i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo $x > z/$i; done"
 
@@ -265,7 +265,7 @@ async def test_killed_while_the_change_is_taken(scene: Scene) -> None:
     check_whole(done)
 
 
-async def test_killed_while_it_is_judged(scene: Scene) -> None:
+async def test_episode_resumes_after_kill_during_grading(scene: Scene) -> None:
     seconds = nap(4.5)
     scene.model.script[:] = script()
     rollout_id = await scene.submit("judged", verifier=f"sleep {seconds}; ")
@@ -276,7 +276,9 @@ async def test_killed_while_it_is_judged(scene: Scene) -> None:
     check_whole(await scene.rollout(rollout_id))
 
 
-async def test_killed_and_given_up_meanwhile(scene: Scene, docker_client: docker.DockerClient) -> None:
+async def test_cancelled_episode_is_removed_after_agent_restart(
+    scene: Scene, docker_client: docker.DockerClient
+) -> None:
     seconds = nap(300.5)
     scene.model.script[:] = script(second=f"sleep {seconds}")
     await scene.submit("given-up")
@@ -303,8 +305,8 @@ def in_steps(image: str, first_takes: str) -> TaskBundle:
 
 
 @pytest.mark.parametrize("judged", [True, False])
-async def test_killed_between_two_steps(scene: Scene, judged: bool) -> None:
-    """The episode begins anew in another sandbox: nothing of the steps before counts, or is done twice."""
+async def test_episode_restarts_after_kill_between_steps(scene: Scene, judged: bool) -> None:
+    """The episode restarts in another sandbox. Its rollout contains each step once."""
     told = [Say("One.", (noted("one"),)), Say("Laid."), Say("Two.", (noted("two"),)), Say("Built.")]
     thinks, over = asyncio.Event(), asyncio.Event()
 
@@ -326,8 +328,8 @@ async def test_killed_between_two_steps(scene: Scene, judged: bool) -> None:
 
 
 @pytest.mark.parametrize(("whole", "attempt"), [(False, 2), (True, 1)])
-async def test_killed_with_a_journal_that_tells_nothing(scene: Scene, whole: bool, attempt: int) -> None:
-    """Then the episode begins anew, in another sandbox: where that shows only as it is read, as the same attempt."""
+async def test_episode_with_damaged_journal_restarts_after_kill(scene: Scene, whole: bool, attempt: int) -> None:
+    """The episode restarts in another sandbox, with the same attempt number if the first entries are valid."""
     seconds = nap(300.5)
     scene.model.script[:] = [*script(second=f"sleep {seconds}")[:2], *script()]
     rollout_id = await scene.submit("anew")

@@ -54,9 +54,7 @@ async def until_lost(shell: SchedulerService, node_id: str) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_a_lost_node_is_listed_after_restarts_until_it_beats(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_lost_node_stays_listed_until_next_heartbeat(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     async with scheduler(store) as shell:
         shell.handle_events([beat("a"), beat("b"), NodeLost("a")])
         (before,) = [node for node in shell.status().nodes if node.state == "lost"]
@@ -78,7 +76,7 @@ async def test_a_lost_node_is_listed_after_restarts_until_it_beats(
         await until_kept(store.fleet, b'"a"', without=b"lost_at")
 
 
-async def test_a_node_that_does_not_come_back_to_a_restarted_scheduler_is_lost(store: Store) -> None:
+async def test_silent_node_is_lost_after_scheduler_restart(store: Store) -> None:
     async with scheduler(store) as shell:
         shell.handle_events([beat("a"), beat("b"), beat("c"), beat("d"), NodeLeft("d")])
         await until_kept(store.fleet, b'"a"', b'"b"', b'"c"', without=b'"d"')
@@ -93,7 +91,7 @@ async def test_a_node_that_does_not_come_back_to_a_restarted_scheduler_is_lost(s
         await until_kept(store.fleet, b'"a"', b"lost_at")
 
 
-async def test_nodes_that_went_down_with_their_farm_are_not_lost_in_the_next(store: Store) -> None:
+async def test_next_farm_ignores_nodes_of_stopped_farm(store: Store) -> None:
     async with scheduler(store) as shell:
         shell.handle_events([beat("head"), beat("b")])
         await until_kept(store.fleet, b'"head"', b'"b"')
@@ -103,7 +101,7 @@ async def test_nodes_that_went_down_with_their_farm_are_not_lost_in_the_next(sto
         assert states(shell) == {"head": "lost", "c": "lost"}
 
 
-async def test_a_drained_node_that_was_lost_meanwhile_stays_drained(store: Store) -> None:
+async def test_lost_draining_node_rejoins_as_draining(store: Store) -> None:
     ordered: list[Any] = []
     async with scheduler(store) as shell:
         shell.handle_events([beat("a", join="x"), beat("a", join="x", draining=True), NodeLost("a")])
@@ -116,9 +114,7 @@ async def test_a_drained_node_that_was_lost_meanwhile_stays_drained(store: Store
     await shell.close()
 
 
-async def test_a_list_of_nodes_that_cannot_be_read_keeps_no_scheduler_down(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_scheduler_starts_with_unreadable_node_list(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     await store.fleet.put(b'{"life": 1')
     async with scheduler(store) as shell:
         assert shell.status().nodes == ()

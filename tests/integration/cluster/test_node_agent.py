@@ -220,7 +220,7 @@ async def sandboxes(cluster: Cluster, count: int) -> None:
     await until(there)
 
 
-async def test_a_run_is_worked_off_by_two_nodes(cluster: Cluster) -> None:
+async def test_two_nodes_complete_one_run(cluster: Cluster) -> None:
     await cluster.node("a", slots=2)
     await cluster.node("b", slots=2)
     cluster.gate.shut()
@@ -234,16 +234,15 @@ async def test_a_run_is_worked_off_by_two_nodes(cluster: Cluster) -> None:
     assert {head.attempt for head in heads} == {1}
 
 
-async def test_the_tools_that_a_run_chooses_are_in_its_rollouts(cluster: Cluster) -> None:
+async def test_rollout_names_tools_chosen_by_run(cluster: Cluster) -> None:
     await cluster.node("a", slots=1)
     await cluster.run(tools=("swe-agent", "-submit"))
     (head,) = await cluster.ended()
     assert (head.tool_pack, head.tools, head.reward) == ("swe-agent", ("bash", "str_replace_editor"), 1.0)
 
 
-async def test_rules_that_change_while_runs_go_on_judge_what_comes_and_not_what_is_pinned(
-    cluster: Cluster, server: EmbeddedRedis
-) -> None:
+async def test_changed_reward_rules_apply_to_unpinned_groups(cluster: Cluster, server: EmbeddedRedis) -> None:
+    """A pinned run keeps its rules."""
     first = (await cluster.store.rules.put('name = "first"\n[weights]\nverdict = 2.0\n', current=True)).version
     later = 'name = "later"\n[weights]\nverdict = 1.0\neffort_calls = 0.25\nmisuse_malformed = -1.0\n'
     store = Revising(server.url, "follows", 3, later, cluster.store)
@@ -270,7 +269,7 @@ async def test_rules_that_change_while_runs_go_on_judge_what_comes_and_not_what_
     await store.close()
 
 
-async def test_a_run_whose_rules_are_gone_fails_and_says_so(cluster: Cluster) -> None:
+async def test_run_with_missing_reward_rules_fails(cluster: Cluster) -> None:
     await cluster.node("a", slots=1)
     await cluster.run(rewards="gone-000000000000", max_attempts=1)
     await cluster.ended(state=RunState.FAILED)
@@ -279,7 +278,7 @@ async def test_a_run_whose_rules_are_gone_fails_and_says_so(cluster: Cluster) ->
     assert "there are no rules gone-000000000000" in record.reason
 
 
-async def test_what_is_stopped_before_its_first_step_is_reported_and_gives_its_slot_back(cluster: Cluster) -> None:
+async def test_episode_stopped_before_start_frees_its_slot(cluster: Cluster) -> None:
     await cluster.node("a", slots=1)
     agent, stopped = cluster.agents["a"], order(rollout_id="stopped", run_id="other", attempt=1)
     agent.execute([StartEpisode("a", stopped), StopEpisode("a", stopped.rollout_id, stopped.attempt)])
@@ -287,7 +286,7 @@ async def test_what_is_stopped_before_its_first_step_is_reported_and_gives_its_s
         await agent.drain()
 
 
-async def test_what_comes_next_finds_its_sandboxes_ready(cluster: Cluster) -> None:
+async def test_next_episodes_use_prewarmed_sandboxes(cluster: Cluster) -> None:
     await cluster.node("a", slots=1, pooled=True)
     pool, runtime = cluster.pools["a"], cluster.runtimes["a"]
     cluster.gate.shut()
@@ -303,7 +302,7 @@ async def test_what_comes_next_finds_its_sandboxes_ready(cluster: Cluster) -> No
     assert not [name async for name in pool.living()]
 
 
-async def test_what_is_ready_goes_with_the_node(cluster: Cluster) -> None:
+async def test_closing_node_removes_prewarmed_sandboxes(cluster: Cluster) -> None:
     agent = await cluster.node("a", slots=2, pooled=True)
     cluster.gate.shut()
     await cluster.run(groups=6)
@@ -313,7 +312,7 @@ async def test_what_is_ready_goes_with_the_node(cluster: Cluster) -> None:
     assert not cluster.runtimes["a"].sandboxes
 
 
-async def test_an_image_is_made_once_for_all_who_wait(cluster: Cluster) -> None:
+async def test_waiting_episodes_share_one_image_build(cluster: Cluster) -> None:
     made: list[str] = []
     asked = asyncio.Semaphore(0)
 
@@ -333,7 +332,7 @@ async def test_an_image_is_made_once_for_all_who_wait(cluster: Cluster) -> None:
     assert len(made) == 1
 
 
-async def test_an_image_that_does_not_build_fails_the_episode_and_is_tried_again_for_the_next(cluster: Cluster) -> None:
+async def test_failed_image_build_is_retried_for_next_episode(cluster: Cluster) -> None:
     outcomes = iter([ImageError("it does not build"), None])
 
     async def make(bundle: TaskBundle) -> None:
@@ -348,9 +347,7 @@ async def test_an_image_that_does_not_build_fails_the_episode_and_is_tried_again
     assert heads[0].error.origin == "task"
 
 
-async def test_a_rollout_that_cannot_be_stored_is_a_failure_that_a_learner_sees(
-    cluster: Cluster, server: EmbeddedRedis
-) -> None:
+async def test_unstorable_rollout_is_published_as_failed(cluster: Cluster, server: EmbeddedRedis) -> None:
     store = Broken(server.url)
     await cluster.node("a", store=store)
     await cluster.run()
@@ -362,8 +359,8 @@ async def test_a_rollout_that_cannot_be_stored_is_a_failure_that_a_learner_sees(
     await store.close()
 
 
-async def test_a_group_that_can_never_be_complete_fails_its_run_and_says_why(cluster: Cluster) -> None:
-    """Its size in the store is another, so that not even a bare failure can be stored."""
+async def test_group_that_cannot_complete_fails_its_run(cluster: Cluster) -> None:
+    """The stored group has another size, so the store refuses even a failed rollout."""
     spec = await submit(cluster.store, "r", groups=2, group_size=2)
     await cluster.store.publish(make_rollout("r", 1, 2, size=3))
     node = await cluster.node("a", slots=2)
@@ -380,7 +377,7 @@ async def test_a_group_that_can_never_be_complete_fails_its_run_and_says_why(clu
     assert await cluster.store.ack(lease.lease_id) is StreamState.FAILED
 
 
-async def test_a_failed_boot_is_tried_again(cluster: Cluster) -> None:
+async def test_failed_boot_is_retried(cluster: Cluster) -> None:
     await cluster.node("a", boot_errors=[BootError("it did not answer")])
     await cluster.run()
     [head] = await cluster.ended()
@@ -388,14 +385,14 @@ async def test_a_failed_boot_is_tried_again(cluster: Cluster) -> None:
     assert b'farm_episode_failures_total{origin="infra",retried="yes",type="BootError"} 1.0' in await metrics(cluster)
 
 
-async def test_when_the_attempts_end_the_reward_is_null(cluster: Cluster) -> None:
+async def test_exhausted_attempts_give_null_reward(cluster: Cluster) -> None:
     await cluster.node("a", boot_errors=[BootError("it did not answer")] * 3)
     await cluster.run()
     [head] = await cluster.ended()
     assert (head.attempt, head.status, head.reward) == (3, Status.FAILED, None)
 
 
-async def test_finished_work_waits_for_a_redis_that_is_away(tmp_path: Path, own_port: int) -> None:
+async def test_finished_episodes_wait_for_unavailable_redis(tmp_path: Path, own_port: int) -> None:
     async with AsyncExitStack() as stack:
         redis = EmbeddedRedis(tmp_path / "redis", port=own_port)
         await redis.__aenter__()
@@ -416,7 +413,7 @@ async def test_finished_work_waits_for_a_redis_that_is_away(tmp_path: Path, own_
         assert [(head.attempt, head.reward) for head in heads] == [(1, 1.0)] * 4
 
 
-async def test_a_cancelled_run_leaves_no_sandbox(cluster: Cluster) -> None:
+async def test_cancelled_run_leaves_no_sandbox(cluster: Cluster) -> None:
     await cluster.node("a")
     cluster.gate.shut()
     await cluster.run(groups=5, group_size=2)
@@ -430,7 +427,7 @@ async def test_a_cancelled_run_leaves_no_sandbox(cluster: Cluster) -> None:
     assert not (await cluster.store.list_rollouts("r")).rollouts
 
 
-async def test_a_draining_node_ends_what_it_has_and_takes_no_more(cluster: Cluster) -> None:
+async def test_draining_node_finishes_episodes_and_accepts_none(cluster: Cluster) -> None:
     draining = await cluster.node("a", slots=2)
     cluster.gate.shut()
     await cluster.run(groups=3, group_size=2)
@@ -444,7 +441,7 @@ async def test_a_draining_node_ends_what_it_has_and_takes_no_more(cluster: Clust
     assert sorted(head.node for head in heads) == ["a", "a", "b", "b", "b", "b"]
 
 
-async def test_what_a_closing_node_ran_is_run_elsewhere(cluster: Cluster) -> None:
+async def test_episodes_of_closing_node_run_on_another(cluster: Cluster) -> None:
     closing = await cluster.node("a", slots=4)
     cluster.gate.shut()
     await cluster.run(groups=1, group_size=4)
@@ -457,7 +454,7 @@ async def test_what_a_closing_node_ran_is_run_elsewhere(cluster: Cluster) -> Non
     assert {(head.node, head.attempt) for head in heads} == {("b", 2)}
 
 
-async def test_what_a_closing_node_stopped_has_used_up_no_attempt(cluster: Cluster) -> None:
+async def test_episode_stopped_by_closing_node_keeps_attempts(cluster: Cluster) -> None:
     closing = await cluster.node("a")
     cluster.gate.shut()
     await cluster.run(group_size=2, max_attempts=1)
@@ -469,7 +466,7 @@ async def test_what_a_closing_node_stopped_has_used_up_no_attempt(cluster: Clust
     assert [(head.node, head.reward) for head in heads] == [("b", 1.0)] * 2
 
 
-async def test_a_restarted_scheduler_goes_on_and_runs_nothing_twice(cluster: Cluster) -> None:
+async def test_restarted_scheduler_runs_no_episode_twice(cluster: Cluster) -> None:
     await cluster.node("a", slots=2)
     cluster.gate.shut()
     await cluster.run(groups=4, group_size=2)
@@ -481,7 +478,7 @@ async def test_a_restarted_scheduler_goes_on_and_runs_nothing_twice(cluster: Clu
     assert {head.attempt for head in heads} == {1}
 
 
-async def test_a_scheduler_catches_up_with_what_it_was_not_told(cluster: Cluster) -> None:
+async def test_reconcile_finds_runs_changed_in_store(cluster: Cluster) -> None:
     await cluster.node("a", slots=1)
     cluster.gate.shut()
     await cluster.run(groups=9)
@@ -494,7 +491,7 @@ async def test_a_scheduler_catches_up_with_what_it_was_not_told(cluster: Cluster
     assert [run.run_id for run in cluster.shell.status().runs] == []
 
 
-async def test_what_happens_while_it_catches_up_is_not_undone(cluster: Cluster, store: Interrupted) -> None:
+async def test_changes_during_reconcile_are_kept(cluster: Cluster, store: Interrupted) -> None:
     await cluster.run("r")
 
     async def pause() -> None:
@@ -508,7 +505,7 @@ async def test_what_happens_while_it_catches_up_is_not_undone(cluster: Cluster, 
     assert told == {"r": "the run is paused", "young": "no node has joined"}
 
 
-async def test_a_run_that_is_paused_while_it_is_taken_up_is_paused(cluster: Cluster, store: Interrupted) -> None:
+async def test_run_paused_during_submit_stays_paused(cluster: Cluster, store: Interrupted) -> None:
     async def pause() -> None:
         await store.set_run_state("r", RunState.PAUSED)
         cluster.shell.pause("r")
@@ -518,7 +515,7 @@ async def test_a_run_that_is_paused_while_it_is_taken_up_is_paused(cluster: Clus
     assert cluster.shell.status().runs[0].why_waiting == "the run is paused"
 
 
-async def test_metrics_count_runs_that_ended_and_forget_none_that_has_drained(cluster: Cluster) -> None:
+async def test_metrics_keep_counts_of_drained_runs(cluster: Cluster) -> None:
     await cluster.node("a")
     for run_id in ("r", "s"):
         await cluster.run(run_id)
@@ -536,7 +533,7 @@ async def test_metrics_count_runs_that_ended_and_forget_none_that_has_drained(cl
     assert {"farm_groups_complete_total 2.0", "farm_groups_acked_total 1.0"} <= await lines(cluster)
 
 
-async def test_the_scheduler_forgets_what_was_delivered_long_ago(cluster: Cluster) -> None:
+async def test_scheduler_deletes_delivered_runs_after_retention(cluster: Cluster) -> None:
     await cluster.node("a")
     await cluster.run("r")
     await cluster.ended("r")
@@ -554,7 +551,7 @@ async def test_the_scheduler_forgets_what_was_delivered_long_ago(cluster: Cluste
     await until(forgotten)
 
 
-async def test_status_and_metrics_say_what_happens(cluster: Cluster) -> None:
+async def test_status_and_metrics_report_run_progress(cluster: Cluster) -> None:
     await cluster.run(groups=2, group_size=2)
     assert cluster.shell.status().runs[0].why_waiting == "no node has joined"
     cluster.gate.shut()

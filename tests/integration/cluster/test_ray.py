@@ -159,7 +159,7 @@ def second_node(farm: Farm, name: str) -> AbstractAsyncContextManager[tuple[Proc
     return other_machine(farm.directory / name, farm.running.info.address)
 
 
-async def test_one_node_works_a_run_off(farm: Farm) -> None:
+async def test_one_node_completes_a_run(farm: Farm) -> None:
     await farm.run("one", groups=4, group_size=4)
     heads = await farm.ended("one")
     assert len(heads) == 16
@@ -167,14 +167,14 @@ async def test_one_node_works_a_run_off(farm: Farm) -> None:
     assert b"farm_reward_count 16.0" in await farm.running.scheduler.metrics()
 
 
-async def test_a_second_farm_on_the_same_state_directory_is_refused(farm: Farm) -> None:
+async def test_second_farm_in_same_state_dir_is_refused(farm: Farm) -> None:
     refused = start_farm(cluster_config(farm.directory / "head"), serve=lambda plan: pytest.fail("must not serve"))
     with pytest.raises(ClusterError, match=r"runs from .* already, as process .*`farm down`"):
         await refused.__aenter__()
     assert running_farm(farm.directory / "head") == farm.running.info
 
 
-async def test_episodes_land_on_both_nodes_and_leave_one_whose_agent_is_killed(farm: Farm) -> None:
+async def test_episodes_of_killed_agent_are_completed(farm: Farm) -> None:
     async with second_node(farm, "second") as (_, second, agent_pid):
         farm.gate.shut()
         await farm.run("both", groups=3)
@@ -194,7 +194,7 @@ async def test_episodes_land_on_both_nodes_and_leave_one_whose_agent_is_killed(f
         assert second in {head.node for head in await farm.ended("after")}, "Ray restarts the agent"
 
 
-async def test_a_node_whose_process_is_killed_leaves_nothing_and_its_episodes_go_elsewhere(farm: Farm) -> None:
+async def test_episodes_of_killed_node_run_on_another(farm: Farm) -> None:
     async with second_node(farm, "third") as (process, third, agent_pid):
         agent = psutil.Process(agent_pid)
         farm.gate.shut()
@@ -218,7 +218,7 @@ async def test_a_node_whose_process_is_killed_leaves_nothing_and_its_episodes_go
         assert [line for line in of_node if " run=killed " in line and "was lost with its node" in line]
 
 
-async def test_a_drained_node_that_is_killed_has_the_same_id_when_it_joins_again_and_works(farm: Farm) -> None:
+async def test_killed_drained_node_rejoins_with_same_id(farm: Farm) -> None:
     async with second_node(farm, "again") as (process, before, agent_pid):
         agent = psutil.Process(agent_pid)
         assert await farm.running.scheduler.drain_node(before, drain=True)
@@ -235,7 +235,7 @@ async def test_a_drained_node_that_is_killed_has_the_same_id_when_it_joins_again
         assert after in {head.node for head in await farm.ended("again")}
 
 
-async def test_a_killed_scheduler_goes_on_and_nothing_is_run_twice(farm: Farm) -> None:
+async def test_killed_scheduler_restarts_without_repeating_episodes(farm: Farm) -> None:
     farm.gate.shut()
     await farm.run("restart", groups=5)
     await farm.episodes_run(2)
@@ -248,7 +248,7 @@ async def test_a_killed_scheduler_goes_on_and_nothing_is_run_twice(farm: Farm) -
     assert await farm.running.scheduler.pid() != old
 
 
-async def test_a_node_is_stopped_from_outside(farm: Farm) -> None:
+async def test_node_is_stopped_from_another_process(farm: Farm) -> None:
     async with second_node(farm, "fourth") as (process, fourth, _):
         info = running_farm(farm.directory / "fourth")
         assert info is not None
@@ -260,7 +260,7 @@ async def test_a_node_is_stopped_from_outside(farm: Farm) -> None:
         assert fourth not in {node.node_id for node in status.nodes}, "it has said good-bye"
 
 
-async def test_a_node_with_a_wrong_token_is_refused_and_leaves_nothing(farm: Farm) -> None:
+async def test_node_with_wrong_join_token_is_refused(farm: Farm) -> None:
     process = await start_process(farm.directory / "fifth", farm.running.info.address, "not-the-token-of-this-farm")
     _, complaint = await process.communicate()
     assert process.returncode == 1
@@ -270,7 +270,7 @@ async def test_a_node_with_a_wrong_token_is_refused_and_leaves_nothing(farm: Far
     assert (run_dir / "ray.log").read_text().count("Unauthenticated") <= 3, "it does not ask again and again"
 
 
-async def test_a_killed_head_leaves_no_process(tmp_path: Path) -> None:
+async def test_killed_head_leaves_no_process(tmp_path: Path) -> None:
     async with other_machine(tmp_path) as (process, _, _):
         assert running_farm(tmp_path) is not None
         process.kill()

@@ -47,7 +47,7 @@ def ending(rollout: Rollout) -> tuple[Status, StopReason, float | None]:
     return rollout.status, rollout.stop_reason, rollout.reward
 
 
-async def test_the_oracle_brings_every_kind_of_change_and_solves(runtime: DockerRuntime, tiny_image: str) -> None:
+async def test_oracle_applies_every_change_kind_and_solves(runtime: DockerRuntime, tiny_image: str) -> None:
     bundle = task(tiny_image, gold=GOLD)
     rollout = await episode(runtime, bundle, OraclePolicy(bundle))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
@@ -60,9 +60,7 @@ async def test_the_oracle_brings_every_kind_of_change_and_solves(runtime: Docker
 
 
 @pytest.mark.parametrize("pack", PACKS)
-async def test_the_oracle_solves_it_with_the_tools_of_every_pack(
-    runtime: DockerRuntime, tiny_image: str, pack: str
-) -> None:
+async def test_oracle_solves_task_with_every_tool_pack(runtime: DockerRuntime, tiny_image: str, pack: str) -> None:
     bundle = task(tiny_image, gold=GOLD)
     policy = OraclePolicy(bundle)
     rollout = await run_episode(order(tools=(pack,)), bundle, policy, NodeServices("n1", runtime))
@@ -75,9 +73,7 @@ async def test_the_oracle_solves_it_with_the_tools_of_every_pack(
 
 
 @pytest.mark.parametrize("pack", ["default", "cursor"])
-async def test_code_is_searched_by_meaning_where_the_node_has_a_library(
-    runtime: DockerRuntime, tiny_image: str, pack: str
-) -> None:
+async def test_codebase_search_works_with_index_store(runtime: DockerRuntime, tiny_image: str, pack: str) -> None:
     ask = say(call("codebase_search", {"query": "where is the answer"}))
     async with IndexStore(None, embedder=NONE) as library:
         rollout = await run_episode(
@@ -92,7 +88,7 @@ async def test_code_is_searched_by_meaning_where_the_node_has_a_library(
 
 
 @pytest.mark.parametrize("pack", PACKS)
-async def test_nop_ends_with_every_pack(runtime: DockerRuntime, tiny_image: str, pack: str) -> None:
+async def test_nop_ends_with_every_tool_pack(runtime: DockerRuntime, tiny_image: str, pack: str) -> None:
     bundle = task(tiny_image)
     policy = NopPolicy()
     rollout = await run_episode(order(tools=(pack,)), bundle, policy, NodeServices("n1", runtime))
@@ -100,7 +96,7 @@ async def test_nop_ends_with_every_pack(runtime: DockerRuntime, tiny_image: str,
     assert rollout.metrics["turns"] == 1
 
 
-async def test_nop_is_worth_nothing(runtime: DockerRuntime, tiny_image: str) -> None:
+async def test_nop_has_zero_reward(runtime: DockerRuntime, tiny_image: str) -> None:
     bundle = task(tiny_image)
     rollout = await episode(runtime, bundle, NopPolicy())
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
@@ -108,7 +104,7 @@ async def test_nop_is_worth_nothing(runtime: DockerRuntime, tiny_image: str) -> 
     assert (rollout.trainable, rollout.error) == (False, None)
 
 
-async def test_a_solution_script_is_run(runtime: DockerRuntime, tiny_image: str) -> None:
+async def test_oracle_runs_solution_script(runtime: DockerRuntime, tiny_image: str) -> None:
     script = BundleFile(b"cd /repo && sed -i s/41/42/ tiny.py\n", executable=True)
     plain = task(tiny_image)
     bundle = TaskBundle(plain.task, {}, plain.tests, None, {"solve.sh": script})
@@ -117,9 +113,7 @@ async def test_a_solution_script_is_run(runtime: DockerRuntime, tiny_image: str)
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
-async def test_a_model_solves_it_over_http_and_its_tokens_are_the_segments(
-    runtime: DockerRuntime, tiny_image: str, dialect: str
-) -> None:
+async def test_model_tokens_over_http_become_segments(runtime: DockerRuntime, tiny_image: str, dialect: str) -> None:
     script = [
         Say("I shall look.", (("bash", {"command": "cat tiny.py"}), ("grep", {"pattern": "41"})), version=1),
         Say(
@@ -170,7 +164,7 @@ FORKS = {
 
 
 @pytest.mark.parametrize(("first", "forgets"), FORKS.values(), ids=FORKS.keys())
-async def test_a_context_that_is_not_what_was_sampled_forks(
+async def test_context_that_differs_from_sampled_starts_segment(
     runtime: DockerRuntime, tiny_image: str, first: Say, forgets: bool
 ) -> None:
     async with serving(ModelServer([first, Say("", (("submit", {}),))], forgets_reasoning=forgets)) as model:
@@ -188,7 +182,7 @@ async def test_a_context_that_is_not_what_was_sampled_forks(
     assert rollout.turns[0].reasoning == first.reasoning
 
 
-async def test_an_endless_call_times_out_and_the_episode_goes_on(runtime: DockerRuntime, tiny_image: str) -> None:
+async def test_endless_tool_call_times_out_and_episode_continues(runtime: DockerRuntime, tiny_image: str) -> None:
     endless = say(call("bash", {"command": "sleep 1000 & setsid sleep 1001 & while :; do :; done"}))
     rollout = await episode(
         runtime,
@@ -201,18 +195,14 @@ async def test_an_endless_call_times_out_and_the_episode_goes_on(runtime: Docker
     assert not rollout.turns[1].tool_uses[0].timed_out
 
 
-async def test_a_command_that_eats_all_memory_dies_and_the_episode_goes_on(
-    runtime: DockerRuntime, tiny_image: str
-) -> None:
+async def test_out_of_memory_command_dies_and_episode_continues(runtime: DockerRuntime, tiny_image: str) -> None:
     eat = say(call("bash", {"command": "python3 -c 'bytearray(4 << 30)'"}))
     rollout = await episode(runtime, task(tiny_image), Scripted(eat, FIX, DONE))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert rollout.turns[0].tool_uses[0].exit_code not in (0, None)
 
 
-async def test_the_agents_deadline_truncates_and_the_work_so_far_counts(
-    runtime: DockerRuntime, tiny_image: str
-) -> None:
+async def test_policy_timeout_truncates_episode_and_grades_change(runtime: DockerRuntime, tiny_image: str) -> None:
     late = "(sleep 6; echo broken > tiny.py) & sleep 1000"
     rollout = await episode(
         runtime, task(tiny_image), Scripted(FIX, say(call("bash", {"command": late}))), EpisodeLimits(agent_s=5.0)
@@ -220,7 +210,7 @@ async def test_the_agents_deadline_truncates_and_the_work_so_far_counts(
     assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
 
 
-async def test_a_sandbox_killed_under_the_policy_is_no_reward(
+async def test_killed_sandbox_fails_episode_without_reward(
     runtime: DockerRuntime, tiny_image: str, docker_client: docker.DockerClient
 ) -> None:
     async def kill() -> Any:
@@ -237,7 +227,7 @@ async def test_a_sandbox_killed_under_the_policy_is_no_reward(
 
 
 @pytest.mark.parametrize("moment", ["policy", "tool", "grading"])
-async def test_cancelled_in_the_middle_nothing_is_left(runtime: DockerRuntime, tiny_image: str, moment: str) -> None:
+async def test_cancelled_episode_leaves_no_sandbox(runtime: DockerRuntime, tiny_image: str, moment: str) -> None:
     reached = asyncio.Event()
     policy = Scripted(FIX)
     steps: dict[str, Step] = {
@@ -260,7 +250,7 @@ async def test_cancelled_in_the_middle_nothing_is_left(runtime: DockerRuntime, t
         await running
 
 
-async def test_episodes_run_side_by_side(runtime: DockerRuntime, tiny_image: str) -> None:
+async def test_episodes_run_concurrently(runtime: DockerRuntime, tiny_image: str) -> None:
     bundle = task(tiny_image, gold=GOLD)
 
     async def one(number: int) -> Rollout:

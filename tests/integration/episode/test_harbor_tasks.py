@@ -54,7 +54,7 @@ echo ${reward:-0} > /logs/verifier/reward.txt
 @pytest.mark.parametrize(
     ("policy", "tests", "owner", "uid"), [('"bob"', "", "bob", "1234"), ("1234", 'user = "root"', "root", "0")]
 )
-async def test_policy_and_tests_are_the_users_that_the_task_names(
+async def test_policy_and_tests_run_as_task_users(
     policy: str, tests: str, owner: str, uid: str, load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     bundle = load_files(written(policy, tests, owner, uid))
@@ -71,7 +71,7 @@ async def test_policy_and_tests_are_the_users_that_the_task_names(
 
 
 @pytest.mark.parametrize(("mode", "reward"), [("644", 1.0), ("666", 0.0)])
-async def test_bytecode_that_the_policy_could_not_write_to_may_stay_on_a_copy_of_its_work(
+async def test_snapshot_grading_accepts_only_unwritable_bytecode(
     mode: str, reward: float, load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     cached = f"RUN install -D -m {mode} /dev/null /app/lib/__pycache__/a.pyc\n"
@@ -88,7 +88,7 @@ async def test_bytecode_that_the_policy_could_not_write_to_may_stay_on_a_copy_of
     assert (rollout.reward, rollout.error) == (reward, None), rollout.reason
 
 
-async def test_a_user_that_the_image_does_not_know_is_the_tasks_fault(
+async def test_user_missing_in_image_is_task_error(
     load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     bundle = load_files(written('"alice"'))
@@ -99,7 +99,7 @@ async def test_a_user_that_the_image_does_not_know_is_the_tasks_fault(
     assert "user alice" in rollout.error.message
 
 
-async def test_the_policys_image_follows_the_tasks(load_files: Load, images: ImageStore) -> None:
+async def test_policy_image_is_rebuilt_with_task_image(load_files: Load, images: ImageStore) -> None:
     bundle = load_files(written())
     first = await ensure_image(bundle, images)
     (name,) = images_of(bundle.task) - {bundle.task.image}
@@ -149,7 +149,7 @@ command = "test -e /app/set-up"
 
 
 @pytest.mark.parametrize("separate", [False, True])
-async def test_steps_are_taken_one_after_the_other_in_one_sandbox(
+async def test_steps_run_in_order_in_one_sandbox(
     separate: bool, load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     toml = STEPS["task.toml"]

@@ -45,7 +45,7 @@ def networked(image: str, far: Origin) -> TaskBundle:
     return replace(plain, task=replace(plain.task, verifier=verifier, network=(f"{HOST}:{far.port}",)))
 
 
-async def test_the_policy_reaches_what_its_task_names_and_nobody_does_while_it_is_judged(
+async def test_network_is_open_to_policy_but_not_grading(
     docker_runtime: DockerRuntime, tiny_image: str, far: Origin
 ) -> None:
     docker_runtime.granted = Grants.parse((f"{HOST}:{far.port}",))

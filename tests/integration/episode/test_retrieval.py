@@ -58,7 +58,7 @@ def source(tmp_path: Path, tiny_image: str) -> Path:
     return tmp_path / "tiny"
 
 
-async def test_a_policy_that_reads_side_by_side_finds_it(docker_runtime: DockerRuntime, tiny_image: str) -> None:
+async def test_retrieval_answer_with_parallel_calls_is_rewarded(docker_runtime: DockerRuntime, tiny_image: str) -> None:
     plain = task(tiny_image)
     wanted = Retrieval(calls_per_turn=3, max_turns=2, beta=0.5, expected=(FileLines("tiny.py", ((2, 2),)),))
     bundle = replace(plain, task=replace(plain.task, retrieval=wanted, max_turns=2))
@@ -80,7 +80,7 @@ async def test_a_policy_that_reads_side_by_side_finds_it(docker_runtime: DockerR
     assert [name async for name in docker_runtime.living()] == []
 
 
-async def test_one_is_made_of_a_task_and_proven_fit(
+async def test_retrieval_task_is_created_and_validated(
     tmp_path: Path, source: Path, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     bundle = await made(tmp_path, source, images, docker_runtime)
@@ -105,7 +105,7 @@ async def test_one_is_made_of_a_task_and_proven_fit(
     assert finding.problems[1:] == ["line 9 of tiny.py is expected, which has 2 lines"]
 
 
-async def test_a_task_that_none_can_be_made_of_does_not_stop_the_others(
+async def test_unusable_source_tasks_are_reported_as_problems(
     tmp_path: Path, source: Path, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     (source / "solution" / "solve.sh").write_text("echo new > /repo/only_new.py\n")
@@ -129,7 +129,7 @@ ANSWERS = {
 }
 
 
-async def test_plain_harbors_verifier_gives_the_same_reward(
+async def test_harbor_verifier_gives_the_same_reward(
     tmp_path: Path, source: Path, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     bundle = await made(tmp_path, source, images, docker_runtime)

@@ -76,7 +76,7 @@ def problem(response: httpx.Response) -> tuple[int, str]:
 # Runs
 
 
-async def test_a_run_is_stored_told_and_moved_through_its_states(place: Place) -> None:
+async def test_run_is_submitted_and_changes_states(place: Place) -> None:
     answer = await place.post("/v1/runs", {"taskset": "demo", "policy": "oracle", "group_size": 4, "seed": 7})
     assert answer.status_code == 201
     run_id = answer.json()["run_id"]
@@ -93,7 +93,7 @@ async def test_a_run_is_stored_told_and_moved_through_its_states(place: Place) -
     assert listed == [(await place.http.get(f"/v1/runs/{run_id}")).json()]
 
 
-async def test_an_ended_run_is_deleted(place: Place) -> None:
+async def test_only_ended_run_is_deleted(place: Place) -> None:
     answer = await place.post("/v1/runs", {"taskset": "demo", "policy": "oracle", "group_size": 4})
     path = f"/v1/runs/{answer.json()['run_id']}"
     assert problem(await place.http.delete(path)) == (409, "conflict")
@@ -104,7 +104,7 @@ async def test_an_ended_run_is_deleted(place: Place) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "[::1]", "10.0.0.1"])
-async def test_a_loopback_endpoint_of_several_nodes_is_warned_of(place: Place, host: str) -> None:
+async def test_loopback_endpoint_with_several_nodes_gives_warning(place: Place, host: str) -> None:
     body = {"taskset": "demo", "policy": f"http://{host}:8000/v1", "group_size": 1}
     assert (await place.post("/v1/runs", body)).json()["warnings"] == []
     place.scheduler.lost = "node-9"
@@ -115,7 +115,7 @@ async def test_a_loopback_endpoint_of_several_nodes_is_warned_of(place: Place, h
     assert all("on each of the 2 nodes; name the endpoint by an address that all nodes reach" in w for w in warnings)
 
 
-async def test_a_node_is_listed_drained_and_resumed(place: Place) -> None:
+async def test_node_is_listed_drained_and_resumed(place: Place) -> None:
     [node] = (await place.http.get("/v1/nodes")).json()["nodes"]
     assert (await place.post("/v1/nodes/node-1/drain")).json() == node
     assert (await place.post("/v1/nodes/node-1/resume")).json() == node
@@ -142,14 +142,14 @@ async def test_a_node_is_listed_drained_and_resumed(place: Place) -> None:
         ),
     ],
 )
-async def test_a_policy_is_a_word_a_url_or_an_object(place: Place, given: Any, kept: PolicySpec) -> None:
+async def test_policy_is_name_url_or_object(place: Place, given: Any, kept: PolicySpec) -> None:
     answer = await place.post("/v1/runs", {"taskset": "demo", "policy": given, "group_size": 1})
     run = await place.store.get_run(answer.json()["run_id"])
     assert run is not None
     assert run.spec.policy == kept
 
 
-async def test_limits_reach_the_run_and_absent_ones_are_the_farms(place: Place) -> None:
+async def test_absent_run_limits_use_farm_defaults(place: Place) -> None:
     body = {"taskset": "demo", "policy": "nop", "group_size": 1, "groups": 9, "limits": {"agent_s": 5, "max_turns": 3}}
     run = await place.store.get_run((await place.post("/v1/runs", body)).json()["run_id"])
     assert run is not None
@@ -157,7 +157,7 @@ async def test_limits_reach_the_run_and_absent_ones_are_the_farms(place: Place) 
     assert (run.spec.groups, run.spec.max_attempts) == (9, 3)
 
 
-async def test_tools_reach_the_run_and_a_wrong_name_is_answered_with_the_nearest(place: Place) -> None:
+async def test_run_keeps_tools_and_misspelled_tool_is_refused(place: Place) -> None:
     body = {"taskset": "demo", "policy": "nop", "group_size": 1, "tools": ["codex", "-update_plan"]}
     made = (await place.post("/v1/runs", body)).json()
     run = await place.store.get_run(made["run_id"])
@@ -173,20 +173,20 @@ async def test_tools_reach_the_run_and_a_wrong_name_is_answered_with_the_nearest
     "taskset",
     ["../etc", "/nowhere/at/all", "/tmp/../etc", "unknown", "a/b", "x\0y", "..", ".", "/" + "a" * 1000, "/etc/passwd"],
 )
-async def test_a_task_set_that_cannot_be_used_is_refused_and_leaves_no_run(place: Place, taskset: str) -> None:
+async def test_unusable_task_set_is_refused_without_run(place: Place, taskset: str) -> None:
     answer = await place.post("/v1/runs", {"taskset": taskset, "policy": "nop", "group_size": 1})
     assert problem(answer) == (422, "taskset")
     assert await place.store.list_runs() == ()
 
 
-async def test_a_name_that_no_task_set_has_is_answered_with_those_there_are(place: Place) -> None:
+async def test_unknown_task_set_error_lists_existing_names(place: Place) -> None:
     (place.path / "tasksets" / "second").mkdir()
     (place.path / "tasksets" / "a file").touch()
     answer = await place.post("/v1/runs", {"taskset": "third", "policy": "nop", "group_size": 1})
     assert answer.json()["detail"].endswith("/tasksets holds demo, second")
 
 
-async def test_a_client_that_leaves_while_its_task_set_is_prepared_makes_no_run(tmp_path: Path) -> None:
+async def test_client_leaving_during_preparation_creates_no_run(tmp_path: Path) -> None:
     begun, prepared = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -213,7 +213,7 @@ async def test_a_client_that_leaves_while_its_task_set_is_prepared_makes_no_run(
         assert (await http.post("/v1/runs", json=body)).status_code == 201
 
 
-async def test_a_task_that_is_not_what_was_validated_runs_only_where_that_is_asked_for(place: Place) -> None:
+async def test_changed_task_runs_only_with_unvalidated(place: Place) -> None:
     ((task, _),) = prepare(place.path / "tasksets" / "demo", ())
     known = ValidatedTask(digest=task.digest, image=task.image, image_digest="sha256:1", fit=True)
     body = {"taskset": "demo", "policy": "nop", "group_size": 1}
@@ -226,7 +226,7 @@ async def test_a_task_that_is_not_what_was_validated_runs_only_where_that_is_ask
     assert (await place.post("/v1/runs", body | {"unvalidated": True})).status_code == 201
 
 
-async def test_only_tasks_that_were_found_fit_run_if_that_is_asked_for(place: Place) -> None:
+async def test_only_fit_requires_tasks_validated_as_fit(place: Place) -> None:
     ((task, _),) = prepare(place.path / "tasksets" / "demo", ())
     body = {"taskset": "demo", "policy": "nop", "group_size": 1, "only_fit": True}
     answer = await place.post("/v1/runs", body)
@@ -246,13 +246,13 @@ async def test_only_tasks_that_were_found_fit_run_if_that_is_asked_for(place: Pl
     assert problem(await place.post("/v1/runs", body | {"unvalidated": True}))[0] == 422
 
 
-async def test_an_empty_task_set_says_so(place: Place) -> None:
+async def test_empty_task_set_is_refused(place: Place) -> None:
     (place.path / "empty").mkdir()
     body = {"taskset": str(place.path / "empty"), "policy": "nop", "group_size": 1}
     assert problem(await place.post("/v1/runs", body)) == (422, "taskset")
 
 
-async def test_with_the_scheduler_away_the_store_still_takes_what_it_will_catch_up_with(place: Place) -> None:
+async def test_runs_are_stored_while_scheduler_is_unavailable(place: Place) -> None:
     await place.fill()
     place.scheduler.away = True
     assert (await place.http.get("/v1/runs/run-a")).status_code == 200
@@ -270,7 +270,7 @@ async def test_with_the_scheduler_away_the_store_still_takes_what_it_will_catch_
 # Leases
 
 
-async def test_every_form_of_a_lease_holds_the_same_rollouts(place: Place) -> None:
+async def test_every_lease_encoding_returns_same_rollouts(place: Place) -> None:
     await place.fill(groups=3)
     expected = {
         name: await place.store.rollout(name) for name in (f"run-a-g00000{g}-00{i}" for g in range(3) for i in range(2))
@@ -304,14 +304,14 @@ async def test_every_form_of_a_lease_holds_the_same_rollouts(place: Place) -> No
     assert all(one == seen[0] for one in seen)
 
 
-async def test_a_plain_http_client_with_zstd_reads_a_lease(place: Place) -> None:
+async def test_plain_http_client_reads_zstd_lease(place: Place) -> None:
     await place.fill(groups=20, tokens=5000)
     answer = await place.post("/v1/lease", {"consumer": "c", "max_groups": 20}, accept_encoding="zstd")
     assert answer.headers["content-encoding"] == "zstd"
     assert len(answer.json()["groups"]) == 20
 
 
-async def test_a_lease_is_acked_extended_and_lost_over_http(place: Place) -> None:
+async def test_lease_is_extended_acked_and_then_lost(place: Place) -> None:
     await place.fill(groups=2, ended=True)
     first = (await place.post("/v1/lease", {"consumer": "c", "run_id": "run-a", "max_groups": 2})).json()
     extended = await place.post(f"/v1/leases/{first['lease_id']}/extend", {"lease_s": 1000})
@@ -326,7 +326,7 @@ async def test_a_lease_is_acked_extended_and_lost_over_http(place: Place) -> Non
     )
 
 
-async def test_an_expired_lease_comes_back_to_a_waiting_learner_and_its_ack_is_409(place: Place) -> None:
+async def test_expired_lease_is_redelivered_and_ack_is_409(place: Place) -> None:
     await place.fill()
     body = {"consumer": "one", "run_id": "run-a", "lease_s": 0.1}
     first = (await place.post("/v1/lease", body)).json()
@@ -336,28 +336,28 @@ async def test_an_expired_lease_comes_back_to_a_waiting_learner_and_its_ack_is_4
     assert problem(await place.post(f"/v1/leases/{first['lease_id']}/ack")) == (409, "lease-lost")
 
 
-async def test_nothing_in_time_is_204(place: Place) -> None:
+async def test_lease_without_group_in_time_is_204(place: Place) -> None:
     await place.store.put_run(run_spec())
     answer = await place.post("/v1/lease", {"consumer": "c", "run_id": "run-a", "wait_s": 0.05})
     assert (answer.status_code, answer.content) == (204, b"")
 
 
 @pytest.mark.parametrize("wish", [{"max_staleness": 2}])
-async def test_what_a_run_cannot_be_asked_yet_is_said_to_be_unavailable(place: Place, wish: dict[str, Any]) -> None:
+async def test_unavailable_run_option_is_refused(place: Place, wish: dict[str, Any]) -> None:
     answer = await place.post("/v1/runs", {"taskset": "demo", "policy": "nop", "group_size": 1, **wish})
     assert problem(answer) == (422, "not-available")
     assert f"{next(iter(wish))}: is not available yet" in answer.json()["detail"]
     assert await place.store.list_runs() == ()
 
 
-async def test_refill_is_said_to_be_unavailable_and_takes_nothing(place: Place) -> None:
+async def test_unavailable_refill_is_refused_and_leases_nothing(place: Place) -> None:
     await place.fill()
     answer = await place.post("/v1/lease", {"consumer": "c", "incomplete": "refill"})
     assert problem(answer) == (422, "not-available")
     assert (await place.post("/v1/lease", {"consumer": "c"})).json()["groups"][0]["deliveries"] == 1
 
 
-async def test_a_client_that_leaves_while_it_waits_takes_nothing(place: Place) -> None:
+async def test_client_leaving_during_wait_leases_nothing(place: Place) -> None:
     await place.store.put_run(run_spec())
     leaving = [
         asyncio.create_task(place.post("/v1/lease", {"consumer": "gone", "run_id": "run-a", "wait_s": 300}))
@@ -374,7 +374,7 @@ async def test_a_client_that_leaves_while_it_waits_takes_nothing(place: Place) -
     assert lease.groups[0].deliveries == 1
 
 
-async def test_a_client_that_vanishes_in_mid_answer_loses_nothing(place: Place) -> None:
+async def test_lease_cut_off_during_answer_is_redelivered(place: Place) -> None:
     await place.fill(groups=30, tokens=40_000)
     body = {"consumer": "gone", "run_id": "run-a", "max_groups": 30, "lease_s": 1.0}
     async with place.http.stream("POST", "/v1/lease", json=body, headers={"accept-encoding": "identity"}) as answer:
@@ -411,7 +411,7 @@ async def keep(store: Store, rollout_id: str, payload: bytes) -> None:
     ("accept", "encoding"),
     [("*/*", "identity"), ("application/json", "zstd"), (MSGPACK_TYPE, "identity"), (MSGPACK_TYPE, "zstd")],
 )
-async def test_a_record_that_cannot_be_read_is_told_before_anything_is_sent(
+async def test_unreadable_record_fails_lease_before_first_byte(
     place: Place, accept: str, encoding: str, how: Callable[[bytes], bytes]
 ) -> None:
     await place.fill(groups=3, ended=True)
@@ -434,7 +434,7 @@ async def test_a_record_that_cannot_be_read_is_told_before_anything_is_sent(
 
 
 @pytest.mark.parametrize("how", BROKEN.values(), ids=BROKEN)
-async def test_a_learner_gets_past_a_record_that_cannot_be_read(place: Place, how: Callable[[bytes], bytes]) -> None:
+async def test_learner_continues_after_unreadable_record(place: Place, how: Callable[[bytes], bytes]) -> None:
     await place.fill(groups=3, ended=True)
     await damage(place.store, "run-a-g000000-000", how)
 
@@ -452,7 +452,7 @@ async def test_a_learner_gets_past_a_record_that_cannot_be_read(place: Place, ho
 
 
 @pytest.mark.parametrize("accept", ["application/json", MSGPACK_TYPE, FRAMED_TYPE])
-async def test_of_a_record_that_was_lost_a_learner_hears_as_well(place: Place, accept: str) -> None:
+async def test_lost_record_fails_lease_as_unreadable(place: Place, accept: str) -> None:
     await place.fill()
     async with place.store._connection.client() as redis:
         await redis.delete("farm:{run-a}:payload:run-a-g000000-001")
@@ -464,7 +464,7 @@ async def test_of_a_record_that_was_lost_a_learner_hears_as_well(place: Place, a
 # Rollouts
 
 
-async def test_a_rollout_is_read_in_both_forms_with_its_turns_apart(place: Place) -> None:
+async def test_rollout_is_read_as_json_and_msgpack(place: Place) -> None:
     await place.fill()
     name = "run-a-g000000-001"
     stored = await place.store.rollout(name)
@@ -479,7 +479,7 @@ async def test_a_rollout_is_read_in_both_forms_with_its_turns_apart(place: Place
     assert problem(refused) == (406, "not-acceptable")
 
 
-async def test_pages_of_rollouts_follow_their_cursor(place: Place) -> None:
+async def test_rollout_pages_follow_their_cursor(place: Place) -> None:
     await place.fill(groups=5)
     seen: list[str] = []
     query: dict[str, str] = {"run_id": "run-a", "limit": "3"}
@@ -496,7 +496,7 @@ async def test_pages_of_rollouts_follow_their_cursor(place: Place) -> None:
 # Repeated calls
 
 
-async def test_a_repeated_run_is_made_once(place: Place) -> None:
+async def test_repeated_run_request_creates_one_run(place: Place) -> None:
     body = {"taskset": "demo", "policy": "nop", "group_size": 1}
     first = await place.post("/v1/runs", body, idempotency_key="k1")
     again = await place.post("/v1/runs", body, idempotency_key="k1")
@@ -510,8 +510,8 @@ async def test_a_repeated_run_is_made_once(place: Place) -> None:
     )
 
 
-async def test_a_run_whose_answer_was_lost_before_it_was_kept_is_not_made_again(place: Place) -> None:
-    """The gateway died, or the store went away, between the run and the keeping of its answer."""
+async def test_run_is_not_repeated_after_lost_answer(place: Place) -> None:
+    """The gateway or the store failed after the run was created and before its answer was stored."""
     body = {"taskset": "demo", "policy": "nop", "group_size": 1}
     first = await place.post("/v1/runs", body, idempotency_key="k0")
     async with place.store._connection.client() as redis:
@@ -525,7 +525,7 @@ async def test_a_run_whose_answer_was_lost_before_it_was_kept_is_not_made_again(
     assert other.json()["run_id"] != first.json()["run_id"]
 
 
-async def test_of_the_same_call_many_times_at_once_one_is_done(place: Place) -> None:
+async def test_concurrent_calls_with_one_key_run_once(place: Place) -> None:
     body = {"taskset": "demo", "policy": "nop", "group_size": 1}
     answers = await asyncio.gather(*(place.post("/v1/runs", body, idempotency_key="k2") for _ in range(12)))
     assert len(await place.store.list_runs()) == 1
@@ -534,7 +534,7 @@ async def test_of_the_same_call_many_times_at_once_one_is_done(place: Place) -> 
     assert {problem(answer) for answer in answers if answer.status_code != 201} <= {(409, "idempotency-in-progress")}
 
 
-async def test_a_repeated_lease_answers_the_same_groups(place: Place) -> None:
+async def test_repeated_lease_request_returns_same_groups(place: Place) -> None:
     await place.fill(groups=4)
     body = {"consumer": "c", "max_groups": 2}
     first = await place.post("/v1/lease", body, idempotency_key="k3")
@@ -544,7 +544,7 @@ async def test_a_repeated_lease_answers_the_same_groups(place: Place) -> None:
     assert problem(await place.post("/v1/lease", body, idempotency_key="k3")) == (409, "lease-lost")
 
 
-async def test_a_refused_call_may_use_its_key_again(place: Place) -> None:
+async def test_refused_call_keeps_its_idempotency_key_usable(place: Place) -> None:
     body = {"taskset": "later", "policy": "nop", "group_size": 1}
     assert problem(await place.post("/v1/runs", body, idempotency_key="k4")) == (422, "taskset")
     (place.path / "tasksets" / "later").mkdir()
@@ -552,7 +552,7 @@ async def test_a_refused_call_may_use_its_key_again(place: Place) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 256, "\x7f"])
-async def test_a_key_of_a_wrong_form_is_refused(place: Place, key: str) -> None:
+async def test_malformed_idempotency_key_is_refused(place: Place, key: str) -> None:
     body = {"taskset": "demo", "policy": "nop", "group_size": 1}
     assert problem(await place.post("/v1/runs", body, idempotency_key=key)) == (422, "invalid-request")
 
@@ -560,7 +560,7 @@ async def test_a_key_of_a_wrong_form_is_refused(place: Place, key: str) -> None:
 # Looking at the gateway itself
 
 
-async def test_health_metrics_and_the_description(place: Place) -> None:
+async def test_health_metrics_and_openapi_are_served(place: Place) -> None:
     assert (await place.http.get("/healthz")).json() == {"status": "ok"}
     assert (await place.http.get("/readyz")).json() == {"status": "ok"}
     metrics = (await place.http.get("/metrics")).text

@@ -123,7 +123,7 @@ async def untouched(store: Store) -> bool:
     return len(await store.list_runs()) == 1 and [group.deliveries for group in lease.groups] == [1]
 
 
-async def test_bad_values_are_refused_one_by_one(http: httpx.AsyncClient, store: Store) -> None:
+async def test_bad_field_values_are_refused(http: httpx.AsyncClient, store: Store) -> None:
     for path, bodies in (("/v1/runs", BAD_RUNS), ("/v1/lease", BAD_LEASES)):
         for body in bodies:
             content = json.dumps(body).encode()
@@ -134,14 +134,14 @@ async def test_bad_values_are_refused_one_by_one(http: httpx.AsyncClient, store:
     assert await untouched(store)
 
 
-async def test_bad_bodies_are_refused_one_by_one(http: httpx.AsyncClient, store: Store) -> None:
+async def test_bad_bodies_are_refused(http: httpx.AsyncClient, store: Store) -> None:
     for content, status in RAW_BODIES:
         answer = await http.post("/v1/lease", content=content, headers={"content-type": "application/json"})
         assert problem(answer) == status, content[:60]
     assert await untouched(store)
 
 
-async def test_bad_paths_and_methods_are_refused_one_by_one(http: httpx.AsyncClient, store: Store) -> None:
+async def test_bad_paths_and_methods_are_refused(http: httpx.AsyncClient, store: Store) -> None:
     for path in PATHS:
         answer = await http.get(path)
         assert problem(answer) in (404, 405, 422), path
@@ -154,7 +154,7 @@ async def test_bad_paths_and_methods_are_refused_one_by_one(http: httpx.AsyncCli
     assert await untouched(store)
 
 
-async def test_a_query_parameter_that_there_is_not_is_refused_by_name(http: httpx.AsyncClient) -> None:
+async def test_unknown_query_parameter_is_refused_by_name(http: httpx.AsyncClient) -> None:
     many = "&".join(f"a{number}=1" for number in range(99))
     for path in ("/v1/rollouts?run=run-a", "/v1/runs?limit=1", f"/v1/rollouts?limit=1&{many}"):
         answer = await http.get(path)
@@ -166,7 +166,7 @@ async def test_a_query_parameter_that_there_is_not_is_refused_by_name(http: http
     assert (await http.get("/healthz?probe=1")).status_code == 200
 
 
-async def test_a_body_without_end_is_cut_off(http: httpx.AsyncClient, store: Store) -> None:
+async def test_endless_body_is_refused(http: httpx.AsyncClient, store: Store) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(64):
             yield b" " * 65536
@@ -176,8 +176,8 @@ async def test_a_body_without_end_is_cut_off(http: httpx.AsyncClient, store: Sto
     assert await untouched(store)
 
 
-async def test_another_kind_of_body_or_host_is_refused(http: httpx.AsyncClient, store: Store) -> None:
-    """What a web page in a browser on this machine could send without asking."""
+async def test_foreign_content_type_or_host_is_refused(http: httpx.AsyncClient, store: Store) -> None:
+    """A web page in a browser on this machine could send such requests without a preflight request."""
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
         answer = await http.post("/v1/lease", content=b'{"consumer": "c"}', headers={"content-type": kind})
         assert problem(answer) == 415
@@ -188,7 +188,7 @@ async def test_another_kind_of_body_or_host_is_refused(http: httpx.AsyncClient, 
     assert await untouched(store)
 
 
-async def test_a_request_that_is_no_http_or_never_ends_hurts_nobody(http: httpx.AsyncClient, store: Store) -> None:
+async def test_invalid_or_unfinished_requests_block_no_others(http: httpx.AsyncClient, store: Store) -> None:
     port = http.base_url.port
     assert port is not None
     writers = []
@@ -213,10 +213,8 @@ UNFINISHED = [
 
 
 @pytest.mark.parametrize("trickles", [False, True])
-async def test_a_connection_that_never_says_what_it_wants_is_ended(
-    store: Store, tmp_path: Path, trickles: bool
-) -> None:
-    """Whether it is silent or sends a byte now and then: a head must come, and a refused body holds nothing."""
+async def test_unfinished_request_is_closed_after_idle_timeout(store: Store, tmp_path: Path, trickles: bool) -> None:
+    """The timeout also ends a connection that sends single bytes, and a refused body does not keep it open."""
     async with (
         running_gateway(store, tmp_path, tokens=TOKENS, idle_s=3) as url,
         httpx.AsyncClient(base_url=url, timeout=30) as http,
@@ -238,8 +236,8 @@ async def test_a_connection_that_never_says_what_it_wants_is_ended(
     assert await untouched(store)
 
 
-async def test_a_stranger_is_told_before_its_body_is_read(store: Store, tmp_path: Path) -> None:
-    """The body never comes: whoever waits for it gives no answer."""
+async def test_unauthorized_request_is_refused_before_body(store: Store, tmp_path: Path) -> None:
+    """The body never arrives, so a gateway that waits for it would not answer."""
     async with running_gateway(store, tmp_path, tokens=TOKENS) as url:
         port = httpx.URL(url).port
         for length in (100, 10_000_000):
@@ -277,7 +275,7 @@ STRANGERS = [
 ]  # a table, read across  # fmt: skip
 
 
-async def test_each_role_may_do_what_it_may(store: Store, tmp_path: Path) -> None:
+async def test_each_role_has_its_permissions(store: Store, tmp_path: Path) -> None:
     ranks = list(TOKENS)
     async with (
         running_gateway(store, tmp_path, tokens=TOKENS) as url,
@@ -302,7 +300,7 @@ async def test_each_role_may_do_what_it_may(store: Store, tmp_path: Path) -> Non
                     assert answer.status_code not in (401, 403), (method, path, role)
 
 
-async def test_who_is_not_known_learns_only_that_the_gateway_lives(store: Store, tmp_path: Path) -> None:
+async def test_unauthorized_client_reads_only_health(store: Store, tmp_path: Path) -> None:
     async with (
         running_gateway(store, tmp_path, tokens=TOKENS) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as http,
@@ -316,7 +314,7 @@ async def test_who_is_not_known_learns_only_that_the_gateway_lives(store: Store,
         assert problem(await http.get("/v1/nothing")) == 401
 
 
-async def test_a_redis_that_goes_away_is_503_and_comes_back(tmp_path: Path, own_port: int) -> None:
+async def test_redis_outage_is_503_until_recovery(tmp_path: Path, own_port: int) -> None:
     async with EmbeddedRedis(tmp_path, port=own_port) as first:
         store = Store(first.url)
         async with (
@@ -336,7 +334,7 @@ async def test_a_redis_that_goes_away_is_503_and_comes_back(tmp_path: Path, own_
             await store.close()
 
 
-async def test_a_fault_of_the_gateway_is_a_problem_without_a_traceback(store: Store, tmp_path: Path) -> None:
+async def test_gateway_fault_is_500_without_traceback(store: Store, tmp_path: Path) -> None:
     class Broken(RecordingScheduler):
         async def status(self) -> Any:
             return None
@@ -350,7 +348,7 @@ async def test_a_fault_of_the_gateway_is_a_problem_without_a_traceback(store: St
         assert "NoneType" not in answer.text
 
 
-async def test_an_address_in_use_is_one_line(http: httpx.AsyncClient) -> None:
+async def test_address_in_use_is_one_error_line(http: httpx.AsyncClient) -> None:
     port = http.base_url.port
     assert port is not None
 

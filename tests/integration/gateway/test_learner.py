@@ -52,7 +52,7 @@ async def fill(store: Store, groups: int) -> None:
     await store.set_run_state("run-a", RunState.FINISHED)
 
 
-async def test_sample_learners_share_a_run_until_it_is_drained(store: Store, url: str) -> None:
+async def test_sample_learners_share_run_until_drained(store: Store, url: str) -> None:
     await fill(store, groups=12)
     learners = [
         await asyncio.create_subprocess_exec(
@@ -82,7 +82,7 @@ async def test_sample_learners_share_a_run_until_it_is_drained(store: Store, url
     assert all("advantages -1.00 +1.00" in line for lines in outputs for line in lines[:-1])
 
 
-async def test_a_sample_learner_acks_what_it_has_used_and_not_before(store: Store, url: str) -> None:
+async def test_sample_learner_acks_groups_after_use(store: Store, url: str) -> None:
     await fill(store, groups=2)
 
     def work(farm: FarmClient) -> tuple[list[int], int]:
@@ -93,10 +93,8 @@ async def test_a_sample_learner_acks_what_it_has_used_and_not_before(store: Stor
     assert await using(url, work) == ([0, 0], 2)
 
 
-async def test_a_sample_learner_says_at_once_what_it_waits_for_and_then_goes_on(
-    store: Store, tmp_path: Path, own_port: int
-) -> None:
-    """No gateway is there when it begins; one comes only after it has said so."""
+async def test_sample_learner_reports_wait_and_continues(store: Store, tmp_path: Path, own_port: int) -> None:
+    """The gateway starts only after the learner has printed that it waits."""
     await fill(store, groups=1)
     learner = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -123,7 +121,7 @@ async def test_a_sample_learner_says_at_once_what_it_waits_for_and_then_goes_on(
     assert await learner.stderr.read() == b""
 
 
-async def test_an_interrupted_sample_learner_ends_with_a_line() -> None:
+async def test_interrupted_sample_learner_prints_one_error_line() -> None:
     learner = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "farm.examples.sample_learner", "--url", "http://127.0.0.1:1", "--run", "run-a",
         stderr=asyncio.subprocess.PIPE,
@@ -135,7 +133,7 @@ async def test_an_interrupted_sample_learner_ends_with_a_line() -> None:
     assert await learner.wait() == 1
 
 
-async def test_the_client_reads_what_the_store_holds(store: Store, url: str) -> None:
+async def test_client_reads_leases_and_rollouts(store: Store, url: str) -> None:
     await fill(store, groups=2)
 
     def work(farm: FarmClient) -> None:
@@ -158,7 +156,7 @@ async def test_the_client_reads_what_the_store_holds(store: Store, url: str) -> 
     await using(url, work)
 
 
-async def test_the_client_makes_and_moves_runs(store: Store, url: str) -> None:
+async def test_client_creates_runs_and_changes_states(store: Store, url: str) -> None:
     def work(farm: FarmClient) -> None:
         run = farm.create_run("demo", "oracle", 4, groups=3, limits={"agent_s": 60})
         assert farm.pause(run.run_id).state == "paused"
@@ -174,7 +172,7 @@ async def test_the_client_makes_and_moves_runs(store: Store, url: str) -> None:
     await using(url, work)
 
 
-async def test_a_refusal_is_an_error_with_the_problems_words(url: str) -> None:
+async def test_client_raises_error_from_problem_document(url: str) -> None:
     def work(farm: FarmClient) -> None:
         with pytest.raises(FarmError, match="run-zzz") as caught:
             farm.run("run-zzz")
@@ -191,13 +189,13 @@ async def test_a_refusal_is_an_error_with_the_problems_words(url: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1", "http://[", "ftp://x", "nonsense", ""])
-def test_an_address_where_nothing_answers_is_one_line_with_the_remedy(address: str) -> None:
+def test_unreachable_gateway_is_one_error_line(address: str) -> None:
     with FarmClient(address, retry_s=0) as farm, pytest.raises(GatewayUnavailable, match="farm up") as caught:
         farm.runs()
     assert "\n" not in str(caught.value)
 
 
-async def test_another_server_is_not_taken_for_a_gateway() -> None:
+async def test_server_other_than_gateway_is_refused() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
@@ -212,8 +210,8 @@ async def test_another_server_is_not_taken_for_a_gateway() -> None:
     await server.wait_closed()
 
 
-async def test_an_answer_that_breaks_off_is_asked_for_again_and_is_the_same_lease(store: Store, url: str) -> None:
-    """A proxy that cuts the first answer short."""
+async def test_truncated_lease_answer_is_requested_again(store: Store, url: str) -> None:
+    """A proxy truncates the first answer. The second answer contains the same lease."""
     await fill(store, groups=2)
     port = int(url.rpartition(":")[2])
     calls = 0
@@ -246,7 +244,7 @@ async def test_an_answer_that_breaks_off_is_asked_for_again_and_is_the_same_leas
     await proxy.wait_closed()
 
 
-async def test_a_client_waits_out_a_redis_that_restarts(tmp_path: Path, own_port: int) -> None:
+async def test_client_waits_for_restarting_redis(tmp_path: Path, own_port: int) -> None:
     require_program("redis-server")
     async with EmbeddedRedis(tmp_path, port=own_port) as first:
         store = Store(first.url)

@@ -57,7 +57,7 @@ def problem(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["type"].removeprefix(PREFIX)
 
 
-async def test_a_document_is_put_listed_and_followed(place: Place) -> None:
+async def test_rule_document_is_stored_listed_and_applied(place: Place) -> None:
     own = (await place.http.get("/v1/rewards")).json()["rewards"]
     assert own == [{"version": default_rules().version, "current": True, "kept_at": 0.0, "document": default_text()}]
     put = await place.http.put("/v1/rewards", json={"document": DOUBLE})
@@ -83,13 +83,13 @@ async def test_a_document_is_put_listed_and_followed(place: Place) -> None:
         ({"document": DOUBLE, "curent": False}, "invalid-request"),
     ],
 )
-async def test_what_is_no_document_is_refused_and_the_old_one_stays(place: Place, body: Any, kind: str) -> None:
+async def test_invalid_rule_document_is_refused(place: Place, body: Any, kind: str) -> None:
     answer = await place.http.put("/v1/rewards", json=body)
     assert problem(answer) == (422, kind)
     assert await place.store.rules.current_version() == default_rules().version
 
 
-async def test_a_run_is_pinned_to_a_version_that_there_is(place: Place) -> None:
+async def test_run_is_pinned_to_existing_reward_version(place: Place) -> None:
     kept = (await place.http.put("/v1/rewards", json={"document": DOUBLE, "current": False})).json()
     assert not kept["current"]
     run = {"taskset": "demo", "policy": "oracle", "group_size": 1}
@@ -104,7 +104,7 @@ async def test_a_run_is_pinned_to_a_version_that_there_is(place: Place) -> None:
     assert problem(await place.http.post("/v1/runs", json={**run, "rewards": {"a": 1}})) == (422, "invalid-request")
 
 
-async def test_rescoring_says_what_changed_and_a_dry_run_changes_nothing(place: Place) -> None:
+async def test_rescore_reports_changes_and_dry_run_writes_nothing(place: Place) -> None:
     await place.fill()
     await place.http.put("/v1/rewards", json={"document": DOUBLE})
     for dry_run, then in ((True, 1.0), (False, 2.0)):
@@ -129,12 +129,12 @@ async def test_rescoring_says_what_changed_and_a_dry_run_changes_nothing(place: 
         ({"run_id": "run-a", "dry_run": "yes"}, (422, "invalid-request")),
     ],
 )
-async def test_what_cannot_be_rescored_is_said(place: Place, body: Any, refusal: tuple[int, str]) -> None:
+async def test_invalid_rescore_request_is_refused(place: Place, body: Any, refusal: tuple[int, str]) -> None:
     await place.fill(1)
     assert problem(await place.http.post("/v1/rollouts/rescore", json=body)) == refusal
 
 
-async def test_only_an_operator_sets_rules_and_rescores(tmp_path: Path) -> None:
+async def test_only_operator_sets_rules_and_rescores(tmp_path: Path) -> None:
     async with (
         running_store(tmp_path) as store,
         running_gateway(store, tmp_path, tokens=TOKENS) as url,
@@ -149,7 +149,7 @@ async def test_only_an_operator_sets_rules_and_rescores(tmp_path: Path) -> None:
             assert (put.status_code, anew.status_code, looked.status_code) == wanted
 
 
-async def test_the_client_goes_on_to_the_end(place: Place) -> None:
+async def test_client_rescores_whole_run(place: Place) -> None:
     await place.fill(3)
 
     def work() -> list[dict[str, int]]:

@@ -56,7 +56,7 @@ async def episode(runtime: EitherRuntime, image: str, mode: GradingMode, *steps:
     return rollout
 
 
-async def test_what_lies_outside_the_workspace_counts(
+async def test_change_outside_workspace_counts(
     either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode
 ) -> None:
     solved = await episode(either_runtime, tiny_image, mode, FIX, SET_UP)
@@ -68,7 +68,7 @@ async def test_what_lies_outside_the_workspace_counts(
     assert "test_service" in half.reason
 
 
-async def test_lines_that_fake_results_are_flagged_where_they_stand(
+async def test_result_faking_lines_are_flagged_with_location(
     either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode
 ) -> None:
     faked = bash("printf 'import os\\nos._exit(0)\\n' > forged.py")
@@ -77,7 +77,7 @@ async def test_lines_that_fake_results_are_flagged_where_they_stand(
     assert [(flag.kind, flag.evidence) for flag in rollout.audit] == [("change", "forged.py:2: os._exit(0)")]
 
 
-async def test_in_mode_patch_it_does_not(either_runtime: EitherRuntime, tiny_image: str) -> None:
+async def test_patch_mode_ignores_change_outside_workspace(either_runtime: EitherRuntime, tiny_image: str) -> None:
     rollout = await episode(either_runtime, tiny_image, GradingMode.PATCH, FIX, SET_UP)
     assert rollout.reward == 0.0
     assert "graded_patch" not in rollout.reward_components
@@ -117,7 +117,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
-async def test_what_is_protected_is_put_back(
+async def test_forged_tests_are_restored_before_grading(
     either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode, forgery: Reply
 ) -> None:
     rollout = await episode(either_runtime, tiny_image, mode, SET_UP, forgery)
@@ -139,7 +139,7 @@ TAKEN_AWAY = {
 
 
 @pytest.mark.parametrize("taken", TAKEN_AWAY.values(), ids=TAKEN_AWAY)
-async def test_what_is_protected_and_taken_away_is_the_policys_doing(
+async def test_removed_protected_paths_give_zero_reward(
     either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode, taken: str
 ) -> None:
     made = bundle(tiny_image, mode)
@@ -151,9 +151,7 @@ async def test_what_is_protected_and_taken_away_is_the_policys_doing(
     assert await living(either_runtime) == set()
 
 
-async def test_bytecode_goes_also_where_it_is_locked_or_the_change_is_refused(
-    either_runtime: EitherRuntime, tiny_image: str
-) -> None:
+async def test_locked_bytecode_is_removed_or_change_refused(either_runtime: EitherRuntime, tiny_image: str) -> None:
     locked = "mkdir -p lib/__pycache__ && touch lib/a.pyc lib/__pycache__/a.pyc lib/a.py && chmod 555 lib/__pycache__"
     async with either_runtime.scope(sandbox_spec(task(tiny_image).task, labels={})) as sandbox:
         assert (await sandbox.shell(locked, timeout_s=10)).exit_code == 0
@@ -187,9 +185,10 @@ def test_answer():
 """
 
 
-async def test_a_protected_file_is_put_back_also_where_size_and_time_were_kept(
+async def test_protected_file_with_kept_mtime_is_restored(
     either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode
 ) -> None:
+    """The policy's edit keeps the size and the modification time of the file."""
     made = task(tiny_image)
     verifier = replace(made.task.verifier, mode=mode, pass_to_pass=(), protected=("notes.bin",))
     tests = {"tests/test_tiny.py": BundleFile(READS_NOTES)}

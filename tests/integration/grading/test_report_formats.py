@@ -66,7 +66,7 @@ async def judged(runtime: DockerRuntime, image: str, kind: ReportFormat, tiny: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_mended_is_worth_1_and_nothing_else(
+async def test_each_report_format_rewards_only_correct_change(
     docker_runtime: DockerRuntime, tiny_image: str, kind: ReportFormat
 ) -> None:
     mended = await judged(docker_runtime, tiny_image, kind, MENDED)
@@ -77,7 +77,7 @@ async def test_what_is_mended_is_worth_1_and_nothing_else(
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not ReportFormat.EXIT_CODE])
-async def test_a_program_that_ends_early_is_believed_by_none_that_names_its_tests(
+async def test_early_exit_gives_no_reward_with_named_tests(
     docker_runtime: DockerRuntime, tiny_image: str, kind: ReportFormat
 ) -> None:
     code = BACKDOOR if kind is not ReportFormat.TAP else BACKDOOR.replace("0", "1")

@@ -97,7 +97,7 @@ async def test_only_artifacts_reach_the_verifier(
         assert (rollout.reward, rollout.reward_components["graded_separate"]) == (reward, 1.0), rollout.reason
 
 
-async def test_artifacts_that_are_too_many_are_the_policys_doing(
+async def test_too_many_artifacts_give_zero_reward(
     load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     bundle = load_files(written())
@@ -117,7 +117,7 @@ async def test_artifacts_that_are_too_many_are_the_policys_doing(
         ('["/srv/out"]', {}),
     ],
 )
-async def test_the_change_is_measured_where_artifacts_lie_in_the_workspace(
+async def test_change_is_measured_for_artifacts_in_workspace(
     artifacts: str,
     measured: Mapping[str, float],
     load_files: Load,
@@ -144,7 +144,7 @@ async def test_the_change_is_measured_where_artifacts_lie_in_the_workspace(
     assert ("/src/a.py" in rollout.patch) is ("style_new" in measured)
 
 
-async def test_who_removes_the_artifacts_that_were_there_is_judged(
+async def test_removed_artifacts_are_graded_without_error(
     load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     files = {

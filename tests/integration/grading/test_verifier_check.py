@@ -33,9 +33,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("name", UNFIT)
-async def test_an_image_that_cannot_run_its_tests_is_unfit(
-    tiny_image: str, docker_runtime: DockerRuntime, name: str
-) -> None:
+async def test_image_unable_to_run_tests_is_unfit(tiny_image: str, docker_runtime: DockerRuntime, name: str) -> None:
     report, command, script, why = UNFIT[name]
     sound, unfit = VerifierCheck(), bundle(tiny_image, report, command, script)
     for _ in range(2):
@@ -51,7 +49,7 @@ FIT = {
 
 @pytest.mark.parametrize("mode", [GradingMode.PATCH, GradingMode.SNAPSHOT, GradingMode.SHARED])
 @pytest.mark.parametrize("name", FIT)
-async def test_tests_that_fail_with_nothing_changed_are_fit(
+async def test_tests_failing_without_change_are_fit(
     tiny_image: str, docker_runtime: DockerRuntime, name: str, mode: GradingMode
 ) -> None:
     fit = bundle(tiny_image, *FIT[name])
@@ -59,9 +57,7 @@ async def test_tests_that_fail_with_nothing_changed_are_fit(
     await VerifierCheck().require(GradingRequest(fit, Change(), docker_runtime), "sha256:1")
 
 
-async def test_a_command_that_does_not_end_in_time_is_tried_again(
-    tiny_image: str, docker_runtime: DockerRuntime
-) -> None:
+async def test_timed_out_verifier_check_is_retryable(tiny_image: str, docker_runtime: DockerRuntime) -> None:
     slow, sound = bundle(tiny_image, ReportFormat.EXIT_CODE, "sleep 60"), VerifierCheck()
     with pytest.raises(VerifierError, match="did not end") as caught:
         await sound.require(GradingRequest(slow, Change(), docker_runtime, verify_s=0.2), "sha256:1")

@@ -46,7 +46,7 @@ async def fill(
         await store.set_run_state(run_id, RunState.FINISHED)
 
 
-async def test_a_lease_that_runs_out_is_redelivered_and_its_ack_is_late(store: Store) -> None:
+async def test_expired_lease_is_redelivered_and_late_ack_refused(store: Store) -> None:
     await fill(store)
     first = await store.lease("one", "run-a", lease_s=SHORT_S)
     second = await store.lease("two", "run-a", lease_s=LONG_S, wait_s=PATIENCE_S)
@@ -63,7 +63,7 @@ async def test_a_lease_that_runs_out_is_redelivered_and_its_ack_is_late(store: S
     assert (run.counts["groups_redelivered"], run.counts["groups_acked"]) == (1, 1)
 
 
-async def test_a_late_ack_is_refused_even_before_anyone_else_asked(store: Store) -> None:
+async def test_late_ack_is_refused_before_redelivery(store: Store) -> None:
     await fill(store)
     lease = await store.lease("one", "run-a", lease_s=SHORT_S)
     while True:  # The clock is Redis's: the lease is over when it says so.
@@ -75,7 +75,7 @@ async def test_a_late_ack_is_refused_even_before_anyone_else_asked(store: Store)
         await store.ack(lease.lease_id)
 
 
-async def test_nack_frees_at_once_and_wakes_who_waits(store: Store) -> None:
+async def test_nack_redelivers_groups_to_waiting_consumer(store: Store) -> None:
     await fill(store)
     first = await store.lease("one", "run-a", lease_s=LONG_S)
     waiting = asyncio.create_task(store.lease("two", "run-a", lease_s=LONG_S, wait_s=PATIENCE_S))
@@ -87,7 +87,7 @@ async def test_nack_frees_at_once_and_wakes_who_waits(store: Store) -> None:
         await store.ack(first.lease_id)
 
 
-async def test_after_an_ack_a_refusal_says_that_the_groups_are_done(store: Store) -> None:
+async def test_refusal_after_ack_names_the_ack(store: Store) -> None:
     await fill(store)
     lease = await store.lease("one", "run-a", lease_s=LONG_S)
     await store.ack(lease.lease_id)
@@ -98,7 +98,7 @@ async def test_after_an_ack_a_refusal_says_that_the_groups_are_done(store: Store
             await late
 
 
-async def test_ack_may_be_repeated_and_ends_the_stream(store: Store) -> None:
+async def test_ack_is_repeatable_and_ends_stream(store: Store) -> None:
     await fill(store, ended=True)
     lease = await store.lease("one", "run-a", lease_s=LONG_S)
     assert (await store.lease("two", "run-a", lease_s=LONG_S)).stream is StreamState.OPEN
@@ -108,7 +108,7 @@ async def test_ack_may_be_repeated_and_ends_the_stream(store: Store) -> None:
         assert (end.lease_id, end.groups, end.stream) == ("", (), StreamState.DRAINED)
 
 
-async def test_the_last_ack_wakes_another_consumer_to_the_end(store: Store) -> None:
+async def test_last_ack_ends_stream_of_waiting_consumer(store: Store) -> None:
     await fill(store, ended=True)
     lease = await store.lease("one", "run-a", lease_s=LONG_S)
     waiting = asyncio.create_task(store.lease("two", "run-a", lease_s=LONG_S, wait_s=PATIENCE_S))
@@ -116,14 +116,14 @@ async def test_the_last_ack_wakes_another_consumer_to_the_end(store: Store) -> N
     assert (await waiting).stream is StreamState.DRAINED
 
 
-async def test_a_failed_run_hands_out_what_it_has_and_then_says_failed(store: Store) -> None:
+async def test_failed_run_delivers_groups_before_failed_state(store: Store) -> None:
     await fill(store)
     await store.set_run_state("run-a", RunState.FAILED, "no node")
     lease = await store.lease("one", "run-a", lease_s=LONG_S)
     assert await store.ack(lease.lease_id) is StreamState.FAILED
 
 
-async def test_extend_keeps_a_lease_beyond_its_first_end(store: Store) -> None:
+async def test_extended_lease_outlives_its_first_expiry(store: Store) -> None:
     await fill(store, groups=2)
     kept = await store.lease("one", "run-a", lease_s=4.0)
     lost = await store.lease("one", "run-a", lease_s=4.0)
@@ -133,7 +133,7 @@ async def test_extend_keeps_a_lease_beyond_its_first_end(store: Store) -> None:
     await store.ack(kept.lease_id)
 
 
-async def test_waiting_ends_when_a_group_comes(store: Store) -> None:
+async def test_waiting_lease_returns_when_group_completes(store: Store) -> None:
     await store.put_run(run_spec())
     waiting = [
         asyncio.create_task(store.lease(f"c{number}", run_id, lease_s=LONG_S, wait_s=PATIENCE_S))
@@ -146,13 +146,13 @@ async def test_waiting_ends_when_a_group_comes(store: Store) -> None:
     assert sorted(lease.groups[0].group_id for lease in leases) == [f"run-a-g00000{number}" for number in range(3)]
 
 
-async def test_a_learner_of_any_run_waits_for_the_first_run_there_is(store: Store) -> None:
+async def test_lease_of_any_run_waits_for_first_run(store: Store) -> None:
     waiting = asyncio.create_task(store.lease("c", None, lease_s=LONG_S, wait_s=PATIENCE_S))
     await fill(store)
     assert (await waiting).run_id == "run-a"
 
 
-async def test_any_run_means_the_oldest_with_groups(store: Store) -> None:
+async def test_lease_of_any_run_takes_oldest_with_groups(store: Store) -> None:
     await fill(store, "run-new", created_at=9.0)
     await fill(store, "run-old", created_at=2.0)
     await store.put_run(run_spec("run-empty", created_at=1.0))
@@ -160,7 +160,7 @@ async def test_any_run_means_the_oldest_with_groups(store: Store) -> None:
     assert found == ["run-old", "run-new"]
 
 
-async def test_a_cancelled_wait_leaves_nothing_leased(store: Store) -> None:
+async def test_cancelled_lease_request_holds_no_group(store: Store) -> None:
     await fill(store, groups=20)
     rng = random.Random(2)
     for _ in range(20):
@@ -174,7 +174,7 @@ async def test_a_cancelled_wait_leaves_nothing_leased(store: Store) -> None:
     assert len(lease.groups) == 20
 
 
-async def test_the_token_of_a_living_lease_answers_it_again(store: Store) -> None:
+async def test_lease_token_returns_same_lease_until_ack(store: Store) -> None:
     await fill(store, groups=3)
     token = "t" * 24
     first = await store.lease("c", "run-a", lease_s=LONG_S, max_groups=2, lease_token=token)
@@ -184,7 +184,7 @@ async def test_the_token_of_a_living_lease_answers_it_again(store: Store) -> Non
         await store.lease("c", "run-a", lease_s=LONG_S, lease_token=token)
 
 
-async def test_unknown_ids_are_said_to_be(store: Store) -> None:
+async def test_unknown_lease_and_run_ids_are_refused(store: Store) -> None:
     await fill(store)
     for lease_id in ("", ".", "run-a.", "run-a.guess", "nodot", "run-z.guess", "a\0b.c"):
         with pytest.raises(UnknownLease):
@@ -205,20 +205,20 @@ async def test_zero_variance_groups_are_dropped_and_counted(store: Store) -> Non
     assert run.counts["dropped_zero_variance"] == 3
 
 
-async def test_one_unjudged_member_makes_a_group_incomplete_and_does_not_count_as_variance(store: Store) -> None:
+async def test_unjudged_member_is_counted_without_variance(store: Store) -> None:
     await fill(store, rewards=(1.0, None))
     group = (await store.lease("c", "run-a", lease_s=LONG_S)).groups[0]
     assert (group.unjudged, group.zero_variance) == (1, True)
 
 
-async def test_a_group_in_which_nothing_was_judged_is_delivered(store: Store) -> None:
-    """An outage shows as such groups: dropped, nobody would see it."""
+async def test_entirely_unjudged_group_is_delivered(store: Store) -> None:
+    """Such groups show an outage to the learner."""
     await fill(store, rewards=(None, None))
     [group] = (await store.lease("c", "run-a", lease_s=LONG_S, wanted=LeaseFilter(zero_variance="drop"))).groups
     assert (group.unjudged, group.zero_variance) == (2, False)
 
 
-async def test_more_drops_than_one_step_does_still_reach_the_group_behind_them(store: Store) -> None:
+async def test_lease_skips_more_dropped_groups_than_one_step(store: Store) -> None:
     await store.put_run(run_spec(groups=603))
     for number in range(602):
         await asyncio.gather(*(store.publish(make_rollout(group=number, index=index)) for index in range(2)))
@@ -241,7 +241,7 @@ async def test_stale_groups_are_dropped_and_counted(store: Store) -> None:
     assert run.counts["dropped_stale"] == 1
 
 
-async def test_versions_are_exact_up_to_two_to_the_fifty_third(store: Store) -> None:
+async def test_staleness_is_exact_up_to_largest_version(store: Store) -> None:
     newest = 2**53 - 1
     await fill(store, tokens=8, version=newest - 2)
     fresh = LeaseFilter(policy_version=newest, max_staleness=2)
@@ -252,7 +252,7 @@ async def test_versions_are_exact_up_to_two_to_the_fifty_third(store: Store) -> 
     assert not (await store.lease("c", "run-a", lease_s=LONG_S, wanted=stale)).groups
 
 
-async def test_max_tokens_bounds_a_lease_but_lets_one_group_through(store: Store) -> None:
+async def test_max_tokens_bounds_lease_but_allows_one_group(store: Store) -> None:
     await fill(store, groups=5, tokens=100)
     sizes = []
     for most in (50, 400, 1000):
@@ -271,8 +271,8 @@ class Span:
     until: float
 
 
-async def test_no_two_consumers_ever_hold_one_group_and_each_group_is_acked_once(store: Store) -> None:
-    """Consumers that ack, give back, extend and vanish, against short leases."""
+async def test_group_has_one_holder_and_one_ack(store: Store) -> None:
+    """Consumers ack, nack, extend and abandon short leases."""
     groups = 40
     await fill(store, groups=groups, ended=True)
     clock = store._connection  # the only clock that counts is Redis's
@@ -319,8 +319,8 @@ async def test_no_two_consumers_ever_hold_one_group_and_each_group_is_acked_once
             assert one.until <= following.began + 0.001, f"{group_id}: {one}, {following}"
 
 
-async def test_however_a_wait_is_cancelled_it_ends(store: Store) -> None:
-    """At every step of the first turns of the loop, the connection's own included."""
+async def test_cancelled_wait_ends_at_every_step(store: Store) -> None:
+    """The cancellation comes at each early step of the event loop, including the steps of the connection."""
     await store.put_run(run_spec())
     for steps in range(120):
         for run_id in ("run-a", None):

@@ -35,33 +35,33 @@ async def configured(server: EmbeddedRedis, **options: str) -> tuple[str, tuple[
     return await examine_redis(server.url)
 
 
-async def test_a_redis_that_keeps_everything_lacks_nothing(server: EmbeddedRedis) -> None:
+async def test_durable_redis_has_no_findings(server: EmbeddedRedis) -> None:
     found, lacks = await configured(server, maxmemory="100mb")
     assert found.endswith(f" at redis://127.0.0.1:{server.port}/0")
     assert lacks == ()
 
 
-async def test_a_redis_without_an_append_only_file_is_named(server: EmbeddedRedis) -> None:
+async def test_redis_without_append_only_file_is_reported(server: EmbeddedRedis) -> None:
     _, [lack] = await configured(server, appendonly="no")
     assert lack.startswith("it has no append-only file, so runs and rollouts are lost when it ends; set `appendonly y")
 
 
-async def test_a_redis_that_writes_late_is_named(server: EmbeddedRedis) -> None:
+async def test_redis_with_late_fsync_is_reported(server: EmbeddedRedis) -> None:
     _, [lack] = await configured(server, appendfsync="everysec")
     assert lack.startswith("its appendfsync is everysec, so the latest rollouts are lost when it is killed; ")
 
 
-async def test_a_redis_that_forgets_keys_is_named(server: EmbeddedRedis) -> None:
+async def test_redis_with_key_eviction_is_reported(server: EmbeddedRedis) -> None:
     _, [lack] = await configured(server, maxmemory="100mb", maxmemory_policy="allkeys-lru")
     assert lack.startswith("its maxmemory-policy is allkeys-lru, ")
 
 
 @pytest.mark.parametrize(("version", "lacks"), [("6.0.16", 1), ("6.2.0", 0), ("7.0.15", 0), ("8.0", 0), ("5", 1)])
-def test_an_old_version_is_named(version: str, lacks: int) -> None:
+def test_old_redis_version_is_reported(version: str, lacks: int) -> None:
     assert len(_lacks(version, {"aof_enabled": 1})) == lacks
 
 
-async def test_a_wrong_password_is_named(server: EmbeddedRedis) -> None:
+async def test_wrong_redis_password_is_reported(server: EmbeddedRedis) -> None:
     with pytest.raises(StoreUnavailable, match="refuses the password; set redis_url with the right one"):
         await examine_redis(f"redis://:wrong@127.0.0.1:{server.port}")
 
@@ -70,7 +70,7 @@ def looked_at(url: str) -> CheckResult:
     return _redis(load_config(environ={"FARM_REDIS_URL": url}))
 
 
-def test_the_doctor_says_that_a_redis_cannot_be_reached() -> None:
+def test_doctor_reports_unreachable_redis() -> None:
     found = looked_at("redis://:s3cret@127.0.0.1:1")
     assert found.mark is CheckMark.LACKS
     assert found.found.startswith("Redis at redis://127.0.0.1:1 does not answer (")
@@ -94,7 +94,7 @@ def outside(tmp_path: Path, own_port: int) -> Iterator[tuple[str, subprocess.Pop
         process.wait()
 
 
-def test_the_doctor_says_what_a_redis_lacks(outside: tuple[str, subprocess.Popen[bytes]]) -> None:
+def test_doctor_reports_redis_without_append_only_file(outside: tuple[str, subprocess.Popen[bytes]]) -> None:
     found = looked_at(outside[0])
     assert (found.mark, found.found[:6]) == (CheckMark.WARN, "Redis ")
     assert "append-only file" in found.remedy
@@ -104,7 +104,7 @@ def test_the_doctor_says_what_a_redis_lacks(outside: tuple[str, subprocess.Popen
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-def test_a_farm_warns_of_it_and_status_says_at_once_that_it_is_away(
+def test_up_warns_about_redis_and_status_reports_outage(
     tmp_path: Path, outside: tuple[str, subprocess.Popen[bytes]]
 ) -> None:
     url, process = outside

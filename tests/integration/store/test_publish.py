@@ -34,7 +34,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
         yield opened
 
 
-async def test_a_published_rollout_reads_back_whole(store: Store) -> None:
+async def test_published_rollout_is_read_back_unchanged(store: Store) -> None:
     await store.put_run(run_spec())
     rollout = replace(make_rollout(tokens=400, version=7), reason="all 3 expected tests passed")
     assert await store.publish(rollout)
@@ -51,7 +51,7 @@ async def test_a_published_rollout_reads_back_whole(store: Store) -> None:
     assert sidecar.turns[0].to_core() == rollout.turns[0]
 
 
-async def test_of_many_attempts_at_once_one_is_accepted(store: Store) -> None:
+async def test_one_of_many_concurrent_attempts_is_accepted(store: Store) -> None:
     await store.put_run(run_spec())
     attempts = [make_rollout(attempt=number, reward=float(number)) for number in range(1, 41)]
     random.Random(4).shuffle(attempts)
@@ -66,13 +66,13 @@ async def test_of_many_attempts_at_once_one_is_accepted(store: Store) -> None:
     assert await store.accepted("run-a") == {"run-a-g000000": {0}}
 
 
-async def test_the_same_record_again_is_accepted_again_and_stored_once(store: Store) -> None:
+async def test_repeated_publish_is_accepted_and_stored_once(store: Store) -> None:
     await store.put_run(run_spec())
     assert await asyncio.gather(*(store.publish(make_rollout()) for _ in range(10))) == [True] * 10
     assert len((await store.list_rollouts("run-a")).rollouts) == 1
 
 
-async def test_racing_publishers_put_each_group_on_the_stream_once(store: Store) -> None:
+async def test_concurrent_publishers_deliver_each_group_once(store: Store) -> None:
     await store.put_run(run_spec(groups=8, group_size=4))
     everything = [
         make_rollout(group=group, index=index, size=4, attempt=attempt)
@@ -89,7 +89,7 @@ async def test_racing_publishers_put_each_group_on_the_stream_once(store: Store)
     assert (run.counts["accepted"], run.counts["groups_complete"]) == (32, 8)
 
 
-async def test_a_group_is_not_there_before_its_last_member(store: Store) -> None:
+async def test_group_is_leasable_only_with_last_member(store: Store) -> None:
     await store.put_run(run_spec(group_size=3))
     for index in (2, 0):
         await store.publish(make_rollout(index=index, size=3))
@@ -98,7 +98,7 @@ async def test_a_group_is_not_there_before_its_last_member(store: Store) -> None
     assert len((await store.lease("c", "run-a", lease_s=60)).groups) == 1
 
 
-async def test_what_breaks_an_invariant_is_not_stored(store: Store) -> None:
+async def test_rollout_that_breaks_invariant_is_not_stored(store: Store) -> None:
     await store.put_run(run_spec())
     await store.publish(make_rollout())
     refused: list[tuple[type[Exception], Rollout]] = [
@@ -113,7 +113,7 @@ async def test_what_breaks_an_invariant_is_not_stored(store: Store) -> None:
     assert await store.accepted("run-a") == {"run-a-g000000": {0}}
 
 
-async def test_a_run_that_has_ended_accepts_nothing_more_and_stays_drained(store: Store) -> None:
+async def test_ended_run_refuses_new_rollouts_and_stays_drained(store: Store) -> None:
     await store.put_run(run_spec())
     assert await store.publish(make_rollout())
     await store.set_run_state("run-a", RunState.CANCELLED)
@@ -123,13 +123,13 @@ async def test_a_run_that_has_ended_accepts_nothing_more_and_stays_drained(store
     assert (await store.lease("c", "run-a", lease_s=60)).stream is StreamState.DRAINED
 
 
-async def test_a_rollout_too_large_to_be_stored_is_refused_and_not_sent_for_ever(store: Store) -> None:
+async def test_too_large_rollout_is_refused(store: Store) -> None:
     await store.put_run(run_spec())
     with pytest.raises(RolloutTooLarge, match="too many"):
         await store.publish(replace(make_rollout(), patch="x" * 2**28))
 
 
-async def test_what_redis_will_never_take_is_told_from_a_redis_that_is_away(store: Store) -> None:
+async def test_permanent_redis_error_is_a_store_fault(store: Store) -> None:
     await store.put_run(run_spec())
     async with store._connection.client() as redis:  # another's key in the way
         await redis.set("farm:{run-a}:order", "mine")
@@ -137,7 +137,7 @@ async def test_what_redis_will_never_take_is_told_from_a_redis_that_is_away(stor
         await store.publish(make_rollout())
 
 
-async def test_a_redis_that_is_full_is_away(store: Store) -> None:
+async def test_full_redis_is_unavailable_until_memory_is_freed(store: Store) -> None:
     await store.put_run(run_spec())
     async with store._connection.client() as redis:
         await redis.config_set("maxmemory", 1)
@@ -147,7 +147,7 @@ async def test_a_redis_that_is_full_is_away(store: Store) -> None:
     assert await store.publish(make_rollout())
 
 
-async def test_a_run_whose_announcement_was_lost_is_announced_when_it_is_put_again(store: Store) -> None:
+async def test_repeated_put_restores_run_index(store: Store) -> None:
     await store.put_run(run_spec())
     async with store._connection.client() as redis:
         await redis.delete("farm:{*}:runs", "farm:{*}:live")
@@ -155,7 +155,7 @@ async def test_a_run_whose_announcement_was_lost_is_announced_when_it_is_put_aga
     assert await store.live_runs() == {"run-a": RunState.RUNNING}
 
 
-async def test_counts_say_what_a_run_has(store: Store) -> None:
+async def test_run_counts_match_its_rollouts(store: Store) -> None:
     await store.put_run(run_spec())
     for index, reward in enumerate((1.0, 0.5)):
         await store.publish(make_rollout(index=index, reward=reward, tokens=100))
@@ -172,7 +172,7 @@ async def test_counts_say_what_a_run_has(store: Store) -> None:
     assert (run.counts["status:completed"], run.counts["status:failed"]) == (2, 1)
 
 
-async def test_a_run_is_put_once_and_an_ended_one_stays_ended(store: Store) -> None:
+async def test_run_is_put_once_and_stays_ended(store: Store) -> None:
     spec = run_spec()
     await asyncio.gather(*(store.put_run(spec) for _ in range(5)))
     with pytest.raises(RunExists):
@@ -207,7 +207,7 @@ async def test_pages_cover_all_rollouts_once_while_more_arrive(store: Store) -> 
     assert seen == expected
 
 
-async def test_lists_filter(store: Store) -> None:
+async def test_rollout_list_is_filtered_by_status_and_group(store: Store) -> None:
     await store.put_run(run_spec())
     for index, reward in enumerate((1.0, None)):
         await store.publish(make_rollout(index=index, reward=reward))
@@ -222,18 +222,18 @@ async def test_lists_filter(store: Store) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", ":", "run-a", "run-a:x", "run-a:-1", "run-a:" + "9" * 30, "run-z:5", "\0:1"])
-async def test_a_cursor_of_somebody_elses_is_refused(store: Store, cursor: str) -> None:
+async def test_foreign_cursor_is_refused(store: Store, cursor: str) -> None:
     await store.put_run(run_spec())
     with pytest.raises(BadCursor):
         await store.list_rollouts(cursor=cursor)
 
 
-async def test_ids_of_another_form_name_nothing(store: Store) -> None:
+async def test_malformed_rollout_ids_return_none(store: Store) -> None:
     for name in ("", "x", "run-a-g000000-000", "a" * 5000, "run-a-gx-1"):
         assert await store.rollout(name) is None
         assert await store.turns(name) is None
 
 
-async def test_bundles_are_kept_by_digest(store: Store) -> None:
+async def test_task_bundles_are_stored_by_digest(store: Store) -> None:
     await store.put_bundle("d1", b"\x00bundle")
     assert (await store.get_bundle("d1"), await store.get_bundle("d2")) == (b"\x00bundle", None)

@@ -46,7 +46,7 @@ async def keys_of(store: Store, run_id: str) -> list[str]:
         return sorted(key.decode().partition("}:")[2] for key in await redis.keys(f"farm:{{{run_id}}}:*"))
 
 
-async def test_an_acked_group_is_forgotten_and_the_run_goes_on(store: Store) -> None:
+async def test_expired_acked_group_is_deleted_from_live_run(store: Store) -> None:
     await fill(store, groups=3)
     await acked(store)
     held = await store.lease("c", "run-a", lease_s=LONG_S)
@@ -60,7 +60,7 @@ async def test_an_acked_group_is_forgotten_and_the_run_goes_on(store: Store) -> 
     assert await store.rollout(group.rollout_ids[0]) is not None
 
 
-async def test_what_is_young_or_kept_for_ever_stays(store: Store) -> None:
+async def test_expire_keeps_young_and_unlimited_rollouts(store: Store) -> None:
     await fill(store, groups=1)
     await acked(store)
     await store.set_run_state("run-a", RunState.FINISHED)
@@ -69,7 +69,7 @@ async def test_what_is_young_or_kept_for_ever_stays(store: Store) -> None:
         assert len((await store.list_rollouts("run-a")).rollouts) == 2
 
 
-async def test_a_run_that_ended_and_drained_is_forgotten_whole(store: Store) -> None:
+async def test_drained_ended_run_is_deleted_completely(store: Store) -> None:
     await fill(store, groups=2)
     await fill(store, "run-b")
     await store.publish(make_rollout("run-a", 5, 0))
@@ -85,7 +85,7 @@ async def test_a_run_that_ended_and_drained_is_forgotten_whole(store: Store) -> 
     assert (await store.lease("c", None, lease_s=LONG_S)).run_id == "run-b"
 
 
-async def test_what_nobody_has_acked_is_never_forgotten(store: Store) -> None:
+async def test_unacked_groups_are_never_deleted(store: Store) -> None:
     await fill(store, groups=2)
     await store.lease("c", "run-a", lease_s=LONG_S)
     await store.set_run_state("run-a", RunState.FINISHED)
@@ -94,7 +94,7 @@ async def test_what_nobody_has_acked_is_never_forgotten(store: Store) -> None:
     assert len((await store.list_rollouts("run-a")).rollouts) == 4
 
 
-async def test_more_than_one_step_forgets_goes_in_several(store: Store) -> None:
+async def test_large_deletion_takes_several_steps(store: Store) -> None:
     await store.put_run(run_spec(groups=3, group_size=900))
     for group in range(3):
         await asyncio.gather(*(store.publish(make_rollout(group=group, index=i, size=900)) for i in range(900)))
@@ -106,7 +106,7 @@ async def test_more_than_one_step_forgets_goes_in_several(store: Store) -> None:
             await store.expire(SHORT_S)
 
 
-async def test_pages_go_on_behind_what_was_forgotten(store: Store) -> None:
+async def test_rollout_pages_continue_past_deleted_rollouts(store: Store) -> None:
     await fill(store, groups=1)
     for group in range(1, 301):
         await asyncio.gather(*(store.publish(make_rollout(group=group, index=index)) for index in range(2)))
@@ -120,7 +120,7 @@ async def test_pages_go_on_behind_what_was_forgotten(store: Store) -> None:
     assert [head.rollout_id for head in page.rollouts] == ["run-a-g000000-001", "run-a-g000000-000"]
 
 
-async def test_live_are_the_runs_that_go_on_and_those_that_hold_groups(store: Store) -> None:
+async def test_live_runs_are_running_or_hold_groups(store: Store) -> None:
     for run_id in ("run-a", "run-b", "run-c"):
         await fill(store, run_id, groups=1)
     await acked(store, "run-a")
@@ -131,7 +131,7 @@ async def test_live_are_the_runs_that_go_on_and_those_that_hold_groups(store: St
     assert (await store.counts(["run-a", "run-z"]))["run-a"]["groups_acked"] == 1
 
 
-async def test_a_drained_run_that_is_put_again_stays_drained(store: Store) -> None:
+async def test_drained_run_put_again_stays_drained(store: Store) -> None:
     await fill(store, groups=1)
     await acked(store)
     await store.set_run_state("run-a", RunState.FINISHED)
@@ -140,7 +140,7 @@ async def test_a_drained_run_that_is_put_again_stays_drained(store: Store) -> No
     assert await store.live_runs() == {}
 
 
-async def test_a_deleted_run_leaves_nothing(store: Store) -> None:
+async def test_deleted_run_leaves_no_keys(store: Store) -> None:
     await fill(store, groups=2)
     await fill(store, "run-b", groups=1)
     with pytest.raises(RunInUse, match="run-a has not ended; cancel it first"):
@@ -158,7 +158,7 @@ async def test_a_deleted_run_leaves_nothing(store: Store) -> None:
     assert (await store.lease("c", None, lease_s=LONG_S)).run_id == "run-b"
 
 
-async def test_a_deletion_that_broke_off_is_finished_by_the_next_round(store: Store) -> None:
+async def test_interrupted_deletion_is_completed_by_next_expire(store: Store) -> None:
     await fill(store, groups=2)
     await store.set_run_state("run-a", RunState.FINISHED)
     assert await store._connection.run_script("farm:{run-a}", "delete") == b"deleted"

@@ -59,7 +59,7 @@ async def mean_by_counts(store: Store) -> float:
     return (await store.counts(["run-a"]))["run-a"]["reward_sum"]
 
 
-async def test_the_farms_own_rules_are_current_until_others_are(store: Store) -> None:
+async def test_default_rules_are_current_until_replaced(store: Store) -> None:
     assert await store.rules.current_version() == default_rules().version
     double = await store.rules.put(DOUBLE, current=True)
     triple = await store.rules.put(TRIPLE, current=False)
@@ -78,7 +78,7 @@ async def test_the_farms_own_rules_are_current_until_others_are(store: Store) ->
         await store.rules.get("double-000000000000")
 
 
-async def test_all_members_of_a_group_are_judged_by_the_rules_of_its_first(store: Store) -> None:
+async def test_group_uses_rules_of_its_first_member(store: Store) -> None:
     await store.put_run(run_spec(groups=2))
     first = await store.publish_scored(rollout(0, 0))
     double = await store.rules.put(DOUBLE, current=True)
@@ -88,7 +88,7 @@ async def test_all_members_of_a_group_are_judged_by_the_rules_of_its_first(store
     assert (third.reward, third.reward_version) == (2.0, double.version)
 
 
-async def test_a_pinned_run_keeps_its_rules_and_one_whose_rules_are_gone_says_so(store: Store) -> None:
+async def test_pinned_run_uses_its_rules_or_fails(store: Store) -> None:
     await store.put_run(run_spec(groups=2))
     triple = await store.rules.put(TRIPLE, current=False)
     await store.rules.put(DOUBLE, current=True)
@@ -98,7 +98,7 @@ async def test_a_pinned_run_keeps_its_rules_and_one_whose_rules_are_gone_says_so
         await store.publish_scored(rollout(1, 0), "gone-000000000000")
 
 
-async def test_what_was_not_judged_has_no_reward_by_any_rules(store: Store) -> None:
+async def test_unjudged_rollout_has_no_reward_under_any_rules(store: Store) -> None:
     await store.rules.put(document("kind", 1.0, "[transforms.verdict]\nmissing = 1.0\n"), current=True)
     await fill(store, verdicts=(None, 1.0))
     assert [reward for reward, _ in (await rewards(store)).values()] == [1.0, None]
@@ -107,7 +107,7 @@ async def test_what_was_not_judged_has_no_reward_by_any_rules(store: Store) -> N
     assert sorted((await rewards(store)).values(), key=str) == [(1.0, flat.version), (None, flat.version)]
 
 
-async def test_rescoring_changes_record_head_counts_and_what_learners_filter_by(store: Store) -> None:
+async def test_rescore_updates_record_head_counts_and_filters(store: Store) -> None:
     await fill(store, groups=3)
     before = await store.rollout("run-a-g000000-000")
     double = await store.rules.put(DOUBLE, current=False)
@@ -130,7 +130,7 @@ async def test_rescoring_changes_record_head_counts_and_what_learners_filter_by(
     assert gone.groups == (), "all rewards are equal now"
 
 
-async def test_the_accepted_record_may_still_be_published_again(store: Store) -> None:
+async def test_accepted_record_is_republishable_after_rescore(store: Store) -> None:
     await fill(store)
     double = await store.rules.put(DOUBLE, current=False)
     await store.rescore("run-a", double.version)
@@ -139,7 +139,7 @@ async def test_the_accepted_record_may_still_be_published_again(store: Store) ->
     assert (await rewards(store))["000000-000"] == (2.0, double.version)
 
 
-async def test_what_a_lease_holds_or_a_learner_has_acked_stays_as_it_was_delivered(store: Store) -> None:
+async def test_rescore_keeps_leased_and_acked_groups(store: Store) -> None:
     await fill(store, groups=3)
     acked = await store.lease("c", "run-a", lease_s=LONG_S)
     await store.ack(acked.lease_id)
@@ -157,7 +157,7 @@ async def test_what_a_lease_holds_or_a_learner_has_acked_stays_as_it_was_deliver
     assert {one.reward_version for one in delivered if one} == {double.version}
 
 
-async def test_who_comes_to_a_rescored_group_is_judged_as_the_others_are(store: Store) -> None:
+async def test_late_member_uses_rules_of_rescored_group(store: Store) -> None:
     await store.put_run(run_spec())
     await store.publish_scored(rollout(0, 0))
     double = await store.rules.put(DOUBLE, current=False)
@@ -170,7 +170,7 @@ async def test_who_comes_to_a_rescored_group_is_judged_as_the_others_are(store: 
     assert lease.groups[0].zero_variance
 
 
-async def test_rescorers_publishers_and_learners_at_once_leave_every_group_of_one_version(store: Store) -> None:
+async def test_concurrent_rescores_leave_one_version_per_group(store: Store) -> None:
     groups = 12
     await store.put_run(run_spec(groups=groups, group_size=4))
     versions = [(await store.rules.put(document(f"n{n}", n + 1.0), current=False)).version for n in range(4)]
@@ -206,7 +206,7 @@ async def test_rescorers_publishers_and_learners_at_once_leave_every_group_of_on
         assert await redis.ttl("farm:{run-a}:payload:run-a-g000000-000") == -1
 
 
-async def test_rescoring_goes_on_where_it_was(store: Store) -> None:
+async def test_rescore_resumes_at_next_group(store: Store) -> None:
     await fill(store, groups=3)
     double = await store.rules.put(DOUBLE, current=False)
     seen, first = 0, 0
@@ -219,7 +219,7 @@ async def test_rescoring_goes_on_where_it_was(store: Store) -> None:
     assert (seen, first) == (3, 2)
 
 
-async def test_rollouts_from_before_there_were_rules_have_their_reward_for_a_verdict(store: Store) -> None:
+async def test_rollout_without_components_uses_reward_as_verdict(store: Store) -> None:
     await store.put_run(run_spec())
     for index in range(2):
         await store.publish(make_rollout(index=index, reward=0.5))
@@ -228,7 +228,7 @@ async def test_rollouts_from_before_there_were_rules_have_their_reward_for_a_ver
     assert set((await rewards(store)).values()) == {(1.0, double.version)}
 
 
-async def test_a_forgotten_run_leaves_nothing_of_its_rules(store: Store) -> None:
+async def test_deleted_run_leaves_no_reward_keys(store: Store) -> None:
     await fill(store)
     lease = await store.lease("c", "run-a", lease_s=LONG_S)
     await store.set_run_state("run-a", RunState.FINISHED)
@@ -256,7 +256,7 @@ async def kept(store: Store) -> dict[bytes, object]:
 
 
 @pytest.mark.parametrize("second", ["inf", "-inf", "nan", "1e309", "none", "1.0"])
-async def test_a_rescoring_that_cannot_be_finished_is_not_begun(store: Store, second: str) -> None:
+async def test_rescore_with_invalid_reward_changes_nothing(store: Store, second: str) -> None:
     await fill(store)
     before = await kept(store)
     told = []
@@ -284,9 +284,10 @@ async def put_reward(store: Store, name: str, reward: float) -> None:
         await redis.hset(f"{BASE}:heads", name, pack(head))
 
 
-async def test_a_record_that_cannot_be_read_is_named_keeps_back_no_other_and_is_mended_by_other_rules(
+async def test_rescore_repairs_record_with_infinite_reward(
     store: Store,
 ) -> None:
+    """The unreadable record is named, and the other records are still listed and rescored."""
     await fill(store, groups=2)
     await put_reward(store, "run-a-g000000-001", math.inf)
     page = await store.list_rollouts()
@@ -300,7 +301,7 @@ async def test_a_record_that_cannot_be_read_is_named_keeps_back_no_other_and_is_
     assert await mean_by_counts(store) == 4.0
 
 
-async def test_a_group_with_a_record_that_cannot_be_read_stays_as_it_is_and_the_others_are_rescored(
+async def test_rescore_skips_groups_with_unreadable_records(
     store: Store,
 ) -> None:
     await fill(store, groups=3)

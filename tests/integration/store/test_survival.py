@@ -49,7 +49,7 @@ def _redis_is_installed() -> None:
     require_program("redis-server")
 
 
-async def test_a_killed_server_comes_back_with_what_was_acked_and_what_was_not(tmp_path: Path) -> None:
+async def test_killed_server_restarts_with_acks_and_leases(tmp_path: Path) -> None:
     async with running_redis(tmp_path) as server:
         store = Store(server.url)
         await store.put_run(run_spec(groups=3))
@@ -76,7 +76,7 @@ async def test_a_killed_server_comes_back_with_what_was_acked_and_what_was_not(t
         await store.close()
 
 
-async def test_publishing_goes_on_through_a_kill_and_loses_nothing(tmp_path: Path) -> None:
+async def test_publishing_survives_server_kill_without_loss(tmp_path: Path) -> None:
     async with running_redis(tmp_path) as server:
         store = Store(server.url)
         await store.put_run(run_spec(groups=60))
@@ -94,7 +94,7 @@ async def test_publishing_goes_on_through_a_kill_and_loses_nothing(tmp_path: Pat
         await store.close()
 
 
-async def test_a_server_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
+async def test_repeatedly_killed_server_is_not_restarted(tmp_path: Path) -> None:
     async with running_redis(tmp_path) as server:
         for _ in range(4):
             await killed(server)
@@ -102,7 +102,7 @@ async def test_a_server_that_dies_again_and_again_is_given_up(tmp_path: Path) ->
         assert "redis-server died 5 times in a minute" in await server.death()
 
 
-async def test_the_server_is_gone_with_its_block_and_keeps_its_secret(tmp_path: Path) -> None:
+async def test_server_ends_with_context_and_protects_password(tmp_path: Path) -> None:
     async with EmbeddedRedis(tmp_path) as server:
         pid = server.pid
         command = psutil.Process(pid).cmdline()
@@ -118,7 +118,7 @@ async def test_the_server_is_gone_with_its_block_and_keeps_its_secret(tmp_path: 
     assert not psutil.pid_exists(pid)
 
 
-async def test_the_server_does_not_outlive_an_owner_that_is_killed(tmp_path: Path) -> None:
+async def test_server_ends_with_killed_owner(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys, pathlib\n"
         "from farm.store import EmbeddedRedis\n"
@@ -139,7 +139,7 @@ async def test_the_server_does_not_outlive_an_owner_that_is_killed(tmp_path: Pat
     assert not server.is_running()
 
 
-async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+async def test_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -149,22 +149,20 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
                 pass
 
 
-async def test_an_address_of_another_machine_is_named(tmp_path: Path) -> None:
+async def test_address_of_another_machine_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match=r"192\.0\.2\.1"):
         async with EmbeddedRedis(tmp_path, bind="192.0.2.1"):
             pass
 
 
-async def test_a_machine_without_redis_server_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_redis_server_error_names_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StoreUnavailable, match="apt-get install redis-server"):
         async with EmbeddedRedis(tmp_path):
             pass
 
 
-async def test_a_server_that_refuses_to_start_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_start_error_quotes_server_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "bin" / "redis-server"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'redis-server: libssl.so.3 is missing' >&2\nexit 127\n")
@@ -175,7 +173,7 @@ async def test_a_server_that_refuses_to_start_is_quoted(tmp_path: Path, monkeypa
             pass
 
 
-async def test_no_redis_is_one_line_without_the_password(tmp_path: Path) -> None:
+async def test_unreachable_redis_error_omits_password(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -192,6 +190,6 @@ async def test_no_redis_is_one_line_without_the_password(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://x", "redis://h:port"])
-def test_a_url_that_is_none_is_refused(url: str) -> None:
+def test_invalid_redis_url_is_refused(url: str) -> None:
     with pytest.raises(StoreUnavailable, match="redis_url"):
         Store(url)

@@ -127,7 +127,7 @@ async def names(images: ImageStore) -> list[str]:
     return [image.name.removeprefix(TASK_PREFIX).removesuffix(":1") for image in await images.list()]
 
 
-async def test_above_the_high_mark_images_go_until_below_the_low_one(
+async def test_eviction_starts_above_high_and_ends_below_low(
     daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeping: Keeping
 ) -> None:
     await made(images, uses, *(task(name, 40) for name in "dcba"))
@@ -140,7 +140,7 @@ async def test_above_the_high_mark_images_go_until_below_the_low_one(
     assert await retention.evict(retention.remove, set) == []
 
 
-async def test_what_is_occupied_needed_a_base_or_a_strangers_stays(
+async def test_eviction_keeps_used_needed_base_and_foreign_images(
     daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeping: Keeping
 ) -> None:
     base, upper = task("base", 30), task("upper", 1, base=f"{TASK_PREFIX}base:1")
@@ -155,7 +155,7 @@ async def test_what_is_occupied_needed_a_base_or_a_strangers_stays(
     assert await names(images) == ["occupied", "strangers"]
 
 
-async def test_what_was_pulled_goes_as_well(
+async def test_pulled_images_are_evicted(
     images: ImageStore, uses: ImageUses, keeping: Keeping, daemon: SmallDocker
 ) -> None:
     with running_registry() as registry:
@@ -166,7 +166,7 @@ async def test_what_was_pulled_goes_as_well(
     assert read_disk(daemon.root).used_bytes < 10 * MIB
 
 
-async def test_what_a_runtime_holds_to_have_it_at_hand_goes_unless_a_sandbox_is_made_of_it(
+async def test_eviction_releases_runtime_images_without_sandboxes(
     daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeping: Keeping, tmp_path: Path, toolbox: Toolbox
 ) -> None:
     await made(images, uses, task("idle", 30), task("lived-in", 30))
@@ -187,9 +187,7 @@ async def test_what_a_runtime_holds_to_have_it_at_hand_goes_unless_a_sandbox_is_
         await runtime.close()
 
 
-async def test_a_build_that_meets_a_full_disk_gets_room(
-    images: ImageStore, uses: ImageUses, keeper: ImageRetention
-) -> None:
+async def test_build_on_full_disk_evicts_images(images: ImageStore, uses: ImageUses, keeper: ImageRetention) -> None:
     await made(images, uses, *(task(name, 60) for name in "cba"))
     shelf = ImageCache(
         partial(ensure_image, images=images), [f"{TASK_PREFIX}{name}:1" for name in "abc"], evictor=keeper
@@ -212,7 +210,7 @@ def fill_the_disk(path: Path) -> None:
                 os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), left)
 
 
-async def test_a_disk_without_a_free_byte_is_cleared_by_what_was_held_back(
+async def test_completely_full_disk_is_cleared_with_reserve(
     daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeper: ImageRetention
 ) -> None:
     await made(images, uses, *(task(name, 30) for name in "ba"))
@@ -235,10 +233,10 @@ async def test_a_disk_without_a_free_byte_is_cleared_by_what_was_held_back(
     assert read_disk(daemon.root).free_bytes - free > reserve // 2
 
 
-async def test_what_the_builder_writes_down_has_its_blocks_before_the_disk_is_full(
+async def test_builder_databases_have_preallocated_blocks(
     daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeper: ImageRetention
 ) -> None:
-    """Where it cannot write down that a build failed it holds what that had made until the daemon ends."""
+    """If the builder cannot record that a build failed, it keeps the files of that build until the daemon ends."""
     databases = list((daemon.root / "buildkit").glob("*.db"))
     assert databases
     await made(images, uses, task("a", 1))  # they grow
@@ -252,7 +250,7 @@ async def test_what_the_builder_writes_down_has_its_blocks_before_the_disk_is_fu
     assert await names(images) == ["a", "b"]
 
 
-async def test_a_pull_that_meets_a_full_disk_gets_room(
+async def test_pull_on_full_disk_evicts_images(
     images: ImageStore, uses: ImageUses, keeper: ImageRetention, registry: Registry
 ) -> None:
     await made(images, uses, *(task(name, 60) for name in "cba"))
@@ -263,10 +261,8 @@ async def test_a_pull_that_meets_a_full_disk_gets_room(
     assert "c" not in await names(images)
 
 
-async def test_who_met_the_end_of_the_disk_gets_more_than_there_was(
-    images: ImageStore, uses: ImageUses, keeper: ImageRetention
-) -> None:
-    """Also where as much is free again before room is made, since what had come of it has gone."""
+async def test_make_room_frees_more_than_was_free(images: ImageStore, uses: ImageUses, keeper: ImageRetention) -> None:
+    """Images are evicted even if the failed build or pull has already released its own space."""
     await made(images, uses, *(task(name, 60) for name in "cba"))
     free = await keeper.free_share()
     assert free > 1 - Watermarks().low
@@ -275,7 +271,7 @@ async def test_who_met_the_end_of_the_disk_gets_more_than_there_was(
     assert await keeper.free_share() > 1.5 * free
 
 
-async def test_a_disk_that_holds_nothing_to_remove_is_full(
+async def test_disk_without_evictable_images_is_full(
     images: ImageStore, keeper: ImageRetention, registry: Registry
 ) -> None:
     shelf = ImageCache(partial(ensure_image, images=images), evictor=keeper)
@@ -290,7 +286,7 @@ def farm(daemon: SmallDocker, state_dir: Path, *arguments: str) -> subprocess.Co
     return subprocess.run(command, env={**os.environ, **variables}, cwd=state_dir, capture_output=True, text=True)
 
 
-async def test_a_person_removes_by_number_and_by_age(
+async def test_images_gc_selects_by_count_and_age(
     daemon: SmallDocker, images: ImageStore, uses: ImageUses, tmp_path: Path
 ) -> None:
     await made(images, uses, *(task(name, 1) for name in "cba"))
@@ -319,7 +315,7 @@ async def test_a_person_removes_by_number_and_by_age(
     assert [(row["name"], row["in_use"]) for row in listed] == [(f"{TASK_PREFIX}a:1", False)]
 
 
-async def test_only_images_of_the_state_directory_go_unless_all_are_asked_for(
+async def test_images_gc_spares_images_of_other_state_dirs(
     daemon: SmallDocker, images: ImageStore, tmp_path: Path
 ) -> None:
     other = ImageStore(daemon.host, uses=ImageUses.of(tmp_path / "other"))
@@ -339,9 +335,7 @@ async def test_only_images_of_the_state_directory_go_unless_all_are_asked_for(
     assert proposed("--all")[:2] == (["mine:1", "theirs:1"], 3)
 
 
-async def test_a_person_pulls_several_and_learns_which_did_not_come(
-    daemon: SmallDocker, images: ImageStore, tmp_path: Path
-) -> None:
+async def test_images_pull_reports_each_failed_image(daemon: SmallDocker, images: ImageStore, tmp_path: Path) -> None:
     with running_registry() as registry:
         registry.put("a")
         done = farm(daemon, tmp_path, "pull", registry.name("a"), registry.name("nowhere"), "--json")

@@ -35,7 +35,7 @@ def dockerfile(*lines: str) -> dict[str, bytes]:
     return {"Dockerfile": "\n".join([f"FROM {BASE_IMAGE}", *lines, ""]).encode()}
 
 
-async def test_a_build_installs_from_the_index_and_keeps_no_setting(
+async def test_build_uses_package_index_without_keeping_settings(
     name: str, images: ImageStore, docker_client: docker.DockerClient
 ) -> None:
     context = dockerfile(
@@ -55,7 +55,7 @@ async def test_a_build_installs_from_the_index_and_keeps_no_setting(
     assert "3129" not in seen
 
 
-async def test_a_failing_step_is_told_in_one_line(name: str, images: ImageStore) -> None:
+async def test_failed_step_is_one_error_line(name: str, images: ImageStore) -> None:
     step = "RUN echo first; echo 'error: the disk is gone' >&2; exit 7"
     with pytest.raises(ImageError) as caught:
         await images.build(name, dockerfile(step), timeout_s=60)
@@ -64,7 +64,7 @@ async def test_a_failing_step_is_told_in_one_line(name: str, images: ImageStore)
     assert await images.inspect(name) is None
 
 
-async def test_the_error_of_a_failed_build_names_its_whole_log(name: str, tmp_path: Path) -> None:
+async def test_failed_build_error_names_log_file(name: str, tmp_path: Path) -> None:
     store = ImageStore(None, read_build_settings(state_dir=tmp_path))
     with pytest.raises(ImageError, match="ended with exit code 7; its whole log is ") as caught:
         await store.build(name, dockerfile("RUN echo first; echo 'error: the last' >&2; exit 7"), timeout_s=60)
@@ -81,9 +81,7 @@ async def test_the_error_of_a_failed_build_names_its_whole_log(name: str, tmp_pa
     ("content", "said"),
     [(b"FORM x", "unknown instruction: FORM"), (b"FROM farm--x:no:tag\nRUN true", "invalid reference format")],
 )
-async def test_a_dockerfile_that_makes_no_sense_is_told_in_one_line(
-    name: str, images: ImageStore, content: bytes, said: str
-) -> None:
+async def test_invalid_dockerfile_is_one_error_line(name: str, images: ImageStore, content: bytes, said: str) -> None:
     with pytest.raises(ImageError) as caught:
         await images.build(name, {"Dockerfile": content}, timeout_s=60)
     assert "\n" not in str(caught.value)
@@ -91,24 +89,24 @@ async def test_a_dockerfile_that_makes_no_sense_is_told_in_one_line(
     assert said in str(caught.value)
 
 
-async def test_a_build_without_a_dockerfile_names_the_remedy(name: str, images: ImageStore) -> None:
+async def test_build_without_dockerfile_is_refused(name: str, images: ImageStore) -> None:
     with pytest.raises(ImageError, match="no Dockerfile; add one"):
         await images.build(name, {"other": b""}, timeout_s=60)
 
 
 @pytest.mark.parametrize("path", ["../escape", "/etc/passwd", "a/../../b", ""])
-async def test_a_context_stays_in_its_directory(name: str, images: ImageStore, path: str) -> None:
+async def test_path_outside_build_context_is_refused(name: str, images: ImageStore, path: str) -> None:
     with pytest.raises(ImageError, match="not a path inside it"):
         await images.build(name, {**dockerfile(), path: b"x"}, timeout_s=60)
 
 
-async def test_a_build_that_takes_too_long_is_ended(name: str, images: ImageStore) -> None:
+async def test_build_is_stopped_after_timeout(name: str, images: ImageStore) -> None:
     with pytest.raises(ImageError, match="not done after 3 s; raise build_timeout_sec"):
         await images.build(name, dockerfile(f"RUN sleep 600 # {name}"), timeout_s=3)
     assert await images.inspect(name) is None
 
 
-async def test_a_cancelled_build_ends(name: str, images: ImageStore) -> None:
+async def test_cancelled_build_leaves_no_image(name: str, images: ImageStore) -> None:
     begun = asyncio.Event()
 
     def note(line: str) -> None:
@@ -124,7 +122,7 @@ async def test_a_cancelled_build_ends(name: str, images: ImageStore) -> None:
     assert await images.inspect(name) is None
 
 
-async def test_a_client_without_buildkit_is_said_so(name: str, tmp_path: Path) -> None:
+async def test_missing_buildkit_client_is_reported(name: str, tmp_path: Path) -> None:
     client = tmp_path / "docker"
     client.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Docker version 28.0.1, build x" || exit 1\n')
     client.chmod(0o755)
@@ -133,7 +131,7 @@ async def test_a_client_without_buildkit_is_said_so(name: str, tmp_path: Path) -
         await store.build(name, dockerfile(), timeout_s=60)
 
 
-async def test_images_are_imported_listed_and_removed(name: str, images: ImageStore, tmp_path: Path) -> None:
+async def test_rootfs_image_is_imported_listed_and_removed(name: str, images: ImageStore, tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "motd").write_text("hello")
     info = await images.import_rootfs(tmp_path, name)
@@ -143,7 +141,7 @@ async def test_images_are_imported_listed_and_removed(name: str, images: ImageSt
     assert await images.inspect(name) is None
 
 
-async def test_a_base_whose_registry_is_away_is_no_fault_of_the_task(name: str) -> None:
+async def test_unreachable_registry_of_base_is_infra_error(name: str) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         registry = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -154,7 +152,7 @@ async def test_a_base_whose_registry_is_away_is_no_fault_of_the_task(name: str) 
     assert "\n" not in str(caught.value)
 
 
-async def test_a_base_that_its_registry_does_not_give_is_the_tasks_fault(name: str) -> None:
+async def test_missing_base_image_is_task_error(name: str) -> None:
     with running_registry() as registry:
         place = registry.name("nowhere").partition("/")[0]
         images = ImageStore(None, read_build_settings(BuildOptions(registries=(place,))))
@@ -163,13 +161,13 @@ async def test_a_base_that_its_registry_does_not_give_is_the_tasks_fault(name: s
             await images.build(name, {"Dockerfile": content}, timeout_s=60)
 
 
-async def test_a_step_that_only_says_that_a_network_is_away_is_the_tasks_fault(name: str, images: ImageStore) -> None:
+async def test_step_printing_network_error_is_task_error(name: str, images: ImageStore) -> None:
     step = "RUN echo 'dial tcp: lookup base: no such host'; false"
     with pytest.raises(ImageError, match="no such host"):
         await images.build(name, dockerfile(step), timeout_s=60)
 
 
-async def test_a_daemon_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+async def test_missing_docker_daemon_is_reported(tmp_path: Path) -> None:
     store = ImageStore(f"unix://{tmp_path}/no.sock")
     with pytest.raises(RuntimeUnavailable, match=r"Docker is not running: .*no.sock does not exist"):
         await store.inspect("anything")

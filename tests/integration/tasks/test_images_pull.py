@@ -51,7 +51,7 @@ async def until_halfway(registry: Registry) -> None:
     assert await asyncio.to_thread(registry.halfway.wait, 60)
 
 
-async def test_a_pull_tells_how_far_it_is_and_that_the_farm_brought_the_image(
+async def test_pull_reports_progress_and_marks_image_pulled(
     registry: Registry, store: ImageStore, tmp_path: Path
 ) -> None:
     registry.put("a", os.urandom(2_000_000))
@@ -63,7 +63,7 @@ async def test_a_pull_tells_how_far_it_is_and_that_the_farm_brought_the_image(
     assert ImageUses.of(tmp_path).all()[name].pulled
 
 
-async def test_an_image_that_was_here_before_is_not_the_farms(
+async def test_image_present_before_pull_is_not_marked(
     registry: Registry, store: ImageStore, docker_client: docker.DockerClient, tmp_path: Path
 ) -> None:
     registry.put("a")
@@ -72,7 +72,7 @@ async def test_an_image_that_was_here_before_is_not_the_farms(
     assert ImageUses.of(tmp_path).all() == {}
 
 
-async def test_an_image_is_pulled_listed_and_removed_by_its_digest(registry: Registry, store: ImageStore) -> None:
+async def test_image_is_pulled_listed_removed_by_digest(registry: Registry, store: ImageStore) -> None:
     content = os.urandom(16)  # the same image under a tag would go by that
     pinned = registry.name("a").removesuffix(":1") + "@" + registry.put("a", content)
     await store.pull(pinned)
@@ -105,7 +105,7 @@ async def mirrored(
         docker_client.images.remove(str(image.id), force=True)
 
 
-async def test_a_mirror_stands_in_for_the_default_registry_and_leaves_no_name_of_its_own(
+async def test_mirror_replaces_default_registry_without_extra_names(
     registry: Registry, mirrored: ImageStore, served: str, name: str
 ) -> None:
     registry.put(served)
@@ -116,7 +116,7 @@ async def test_a_mirror_stands_in_for_the_default_registry_and_leaves_no_name_of
     assert await mirrored.inspect(info.digest) is None
 
 
-async def test_a_name_is_pinned_to_what_it_meant_first(
+async def test_image_name_is_pinned_to_first_digest(
     registry: Registry, mirrored: ImageStore, served: str, name: str
 ) -> None:
     registry.put(served, b"first")
@@ -129,7 +129,7 @@ async def test_a_name_is_pinned_to_what_it_meant_first(
     assert (await mirrored.pull(name)).digest == second.digest
 
 
-async def test_what_an_image_builds_on_comes_from_the_mirror_too(
+async def test_base_image_is_pulled_from_mirror(
     registry: Registry, mirrored: ImageStore, served: str, name: str
 ) -> None:
     registry.put(served)
@@ -150,7 +150,7 @@ async def test_what_an_image_builds_on_comes_from_the_mirror_too(
         ("busy", RuntimeUnavailable, "toomanyrequests"),
     ],
 )
-async def test_a_registry_that_refuses_is_told_from_one_that_cannot(
+async def test_registry_refusal_and_outage_raise_different_errors(
     registry: Registry, store: ImageStore, image: str, fault: type[Exception], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(fault, match=said) as caught:
@@ -159,12 +159,12 @@ async def test_a_registry_that_refuses_is_told_from_one_that_cannot(
     assert ImageUses.of(tmp_path).all() == {}
 
 
-async def test_a_name_that_is_none_is_the_tasks_fault(store: ImageStore) -> None:
+async def test_invalid_image_name_is_task_error(store: ImageStore) -> None:
     with pytest.raises(ImageError, match="repository name must be lowercase; check the image's name"):
         await ensure_image(task_of("x/UPPER:1"), store)
 
 
-async def test_image_of_a_registry_not_admitted_is_never_asked_for(registry: Registry, tmp_path: Path) -> None:
+async def test_image_of_unlisted_registry_is_never_requested(registry: Registry, tmp_path: Path) -> None:
     registry.put("a")
     name = registry.name("a")
     store = ImageStore(uses=ImageUses.of(tmp_path))
@@ -181,12 +181,12 @@ async def test_image_of_a_registry_not_admitted_is_never_asked_for(registry: Reg
     await store.close()
 
 
-async def test_a_registry_that_is_not_there_is_nobodys_fault_but_the_machines(store: ImageStore) -> None:
+async def test_unreachable_registry_is_infra_error(store: ImageStore) -> None:
     with pytest.raises(RuntimeUnavailable, match=r"127\.0\.0\.1:9/x:1 cannot be pulled just now"):
         await store.pull("127.0.0.1:9/x:1")
 
 
-async def test_so_many_are_pulled_at_once_and_no_more(registry: Registry) -> None:
+async def test_concurrent_pulls_are_limited(registry: Registry) -> None:
     names = [registry.name(image) for image in "abcd"]
     for image in "abcd":
         registry.put(image, image.encode() * 200_000)
@@ -203,7 +203,7 @@ async def test_so_many_are_pulled_at_once_and_no_more(registry: Registry) -> Non
     assert registry.most_at_once == 2
 
 
-async def test_episodes_that_need_one_image_pull_it_once(registry: Registry, store: ImageStore) -> None:
+async def test_concurrent_episodes_pull_one_image_once(registry: Registry, store: ImageStore) -> None:
     registry.put("a", b"x" * 200_000)
     task = task_of(registry.name("a"))
     shelf = ImageCache(partial(ensure_image, images=store))
@@ -217,7 +217,7 @@ async def test_episodes_that_need_one_image_pull_it_once(registry: Registry, sto
     assert await store.inspect(registry.name("a"))
 
 
-async def test_a_pull_that_nobody_waits_for_ends_and_frees_its_place(registry: Registry) -> None:
+async def test_abandoned_pull_ends_and_frees_its_slot(registry: Registry) -> None:
     for image in "ab":
         registry.put(image, os.urandom(64) * 200_000)
     store = ImageStore(None, BuildSettings(registries=(registry.address,)), pulls=1)

@@ -104,7 +104,7 @@ async def first_commit(image: str, workspace: str, docker_client: docker.DockerC
 
 @pytest.mark.parametrize("case", sorted(CASES))
 @pytest.mark.timeout(400)
-async def test_an_imported_row_is_a_fit_task(
+async def test_imported_row_is_a_fit_task(
     case: str,
     tmp_path: Path,
     images: ImageStore,
@@ -189,7 +189,7 @@ async def plain_harbor_agrees(directory: Path, bundle: TaskBundle, client: docke
         assert output.decode().splitlines()[-1] == reward, output.decode()
 
 
-def test_the_command_line(tmp_path: Path) -> None:
+def test_import_command_reports_taken_and_refused_rows(tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
     bad = rows.swebench(instance_id="a__b-2", patch="")
     source.write_text("".join(json.dumps(row) + "\n" for row in (rows.swebench(), bad)))

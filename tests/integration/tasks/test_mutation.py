@@ -128,7 +128,7 @@ def opened(tmp_path: Path) -> Repository:
     return open_repository(str(root), state_dir=tmp_path)
 
 
-async def test_tasks_of_a_repository_of_ones_own(
+async def test_local_repository_yields_fit_tasks_and_reuses_them(
     tmp_path: Path, opened: Repository, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     said: list[str] = []

@@ -50,9 +50,7 @@ def counting(image: str, *, first: int = 1) -> TaskBundle:
 
 
 @pytest.mark.docker
-async def test_nothing_done_is_judged_by_tests_that_no_false_one_ran_before(
-    tiny_image: str, docker_runtime: DockerRuntime
-) -> None:
+async def test_empty_change_is_judged_without_decoy_tests(tiny_image: str, docker_runtime: DockerRuntime) -> None:
     bundle = counting(tiny_image)
     for _ in range(3):
         finding = ValidationResult(bundle.task.id, bundle.task.digest, bundle.task.image)
@@ -61,9 +59,7 @@ async def test_nothing_done_is_judged_by_tests_that_no_false_one_ran_before(
 
 
 @pytest.mark.docker
-async def test_what_fails_with_nothing_done_whatever_ran_before_it_is_told(
-    tiny_image: str, docker_runtime: DockerRuntime
-) -> None:
+async def test_pass_to_pass_failing_without_change_is_reported(tiny_image: str, docker_runtime: DockerRuntime) -> None:
     bundle = counting(tiny_image, first=0)
     finding = ValidationResult(bundle.task.id, bundle.task.digest, bundle.task.image)
     await TaskValidator(bundle, docker_runtime, asyncio.Semaphore(2), finding).judge_once(GOLD)
@@ -98,9 +94,7 @@ def test_exact():
 
 
 @pytest.mark.docker
-async def test_a_test_whose_false_version_passes_is_named_and_can_be_spared(
-    tiny_image: str, docker_runtime: DockerRuntime
-) -> None:
+async def test_lenient_test_is_reported_unless_spared(tiny_image: str, docker_runtime: DockerRuntime) -> None:
     made = task(tiny_image)
     lenient, exact = f"{PATH}::test_lenient", f"{PATH}::test_exact"
     verifier = replace(made.task.verifier, fail_to_pass=(lenient, exact), pass_to_pass=())

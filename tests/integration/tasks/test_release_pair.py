@@ -26,7 +26,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(kept) if kept else tmp_path_factory.mktemp("sources")
 
 
-def test_the_tasks_of_this_repository(sources: Path) -> None:
+def test_bundled_tasks_load_with_gold_solutions(sources: Path) -> None:
     bundles = load_taskset(TASKS, state_dir=sources)
     assert len(bundles) >= 5
     for bundle in bundles:
@@ -38,7 +38,7 @@ def test_the_tasks_of_this_repository(sources: Path) -> None:
             assert file.path not in bundle.tests
 
 
-def test_sqlparse_is_what_it_was(sources: Path) -> None:
+def test_sqlparse_task_keeps_its_content(sources: Path) -> None:
     bundle = load_task(SQLPARSE, state_dir=sources)
     assert bundle.gold is not None
     assert {file.path for file in bundle.gold.files} == {
@@ -51,7 +51,7 @@ def test_sqlparse_is_what_it_was(sources: Path) -> None:
     assert len(bundle.task.verifier.pass_to_pass) == 417
 
 
-def test_the_second_time_needs_no_network(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_load_needs_no_network(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load_task(SQLPARSE, state_dir=sources)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/nowhere")
     said: list[str] = []
@@ -59,7 +59,7 @@ def test_the_second_time_needs_no_network(sources: Path, monkeypatch: pytest.Mon
     assert said == []
 
 
-def test_a_source_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
+def test_source_with_wrong_hash_is_refused(tmp_path: Path) -> None:
     task = shutil.copytree(SQLPARSE, tmp_path / "task")
     manifest = task / "task.toml"
     lines = manifest.read_text().splitlines()
@@ -69,14 +69,14 @@ def test_a_source_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
         load_task(task, state_dir=tmp_path / "state")
 
 
-def test_a_damaged_cache_is_fetched_anew(tmp_path: Path) -> None:
+def test_damaged_source_cache_is_fetched_again(tmp_path: Path) -> None:
     first = load_task(SQLPARSE, state_dir=tmp_path)
     for path in (tmp_path / "sources").glob("*/*"):
         path.write_bytes(b"rubbish")
     assert load_task(SQLPARSE, state_dir=tmp_path) == first
 
 
-async def test_a_task_is_made_and_found_fit(
+async def test_release_pair_task_is_created_and_fit(
     tmp_path: Path, sources: Path, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     said: list[str] = []
@@ -101,7 +101,7 @@ async def test_a_task_is_made_and_found_fit(
         await make_release_pair(wish, GenerationServices(sources, images, docker_runtime, said.append))
 
 
-async def test_an_unfit_task_is_refused_with_the_names(
+async def test_unfit_task_problems_name_the_tests(
     tmp_path: Path, sources: Path, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     task = shutil.copytree(TASKS / "pathspec-0.11.1", tmp_path / "pathspec-0.11.1")

@@ -29,7 +29,7 @@ def farm(*words: object, state_dir: Path) -> subprocess.CompletedProcess[str]:
         ("file/one", "file/one: cannot be written ("),
     ],
 )
-def test_a_place_where_none_can_be_is_refused_in_one_line_and_left_as_it_was(
+def test_invalid_task_path_is_refused_and_left_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -42,7 +42,7 @@ def test_a_place_where_none_can_be_is_refused_in_one_line_and_left_as_it_was(
 
 
 @pytest.mark.docker
-def test_it_is_fit_and_never_written_over(tmp_path: Path) -> None:
+def test_new_task_is_fit_and_never_overwritten(tmp_path: Path) -> None:
     task = tmp_path / "free-apples"
     made = farm("new", task, state_dir=tmp_path / "state")
     assert made.returncode == 0, made.stderr

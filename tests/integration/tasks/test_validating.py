@@ -83,7 +83,7 @@ def tasks_of(done: subprocess.CompletedProcess[str]) -> Mapping[str, Mapping[str
 @pytest.mark.docker
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_is_flaky_is_found_mended_and_checked_by_runs(tmp_path: Path) -> None:
+def test_flaky_tests_are_removed_and_task_revalidated(tmp_path: Path) -> None:
     state, tasks = tmp_path / "state", tmp_path / "tasks"
     mendable = make_set(tasks)
     before = mendable.joinpath("task.toml").read_text()
@@ -132,7 +132,7 @@ def test_what_is_flaky_is_found_mended_and_checked_by_runs(tmp_path: Path) -> No
         refuse_unvalidated(tasks, digests)
 
 
-async def test_an_image_that_cannot_be_had_is_a_fault_of_its_task_alone(tmp_path: Path) -> None:
+async def test_unavailable_image_fails_only_its_own_task(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
     with socket.socket() as closed:  # a registry that does not answer
         closed.bind(("127.0.0.1", 0))
@@ -158,7 +158,7 @@ async def test_an_image_that_cannot_be_had_is_a_fault_of_its_task_alone(tmp_path
     assert "away" not in validated_tasks([away, never])
 
 
-async def test_a_set_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_stopped_validation_resumes_from_log(tmp_path: Path) -> None:
     task = tmp_path / "tasks" / "known"
     scaffold_task(task)
     bundle = load_task(task, state_dir=tmp_path)
@@ -176,7 +176,7 @@ async def test_a_set_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> No
     assert not kept.exists()
 
 
-def test_one_bad_task_does_not_keep_the_others_from_being_validated(tmp_path: Path) -> None:
+def test_bad_task_does_not_block_other_validations(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
     scaffold_task(tasks / "good")
     for name in ("bad", "worse"):

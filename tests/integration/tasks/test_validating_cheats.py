@@ -50,7 +50,7 @@ def judge(load_files: Load, images: ImageStore, docker_runtime: DockerRuntime) -
 
 
 @pytest.mark.parametrize("mode", ["patch", "snapshot"])
-async def test_code_under_test_that_gives_itself_the_reward_is_found(judge: Judge, mode: str) -> None:
+async def test_task_open_to_reward_cheats_is_unfit(judge: Judge, mode: str) -> None:
     finding = await judge(graded(NAIVE, mode))
     assert finding.reasons == [Reason.CHEAT], finding.problems
     told = [problem.partition("is judged 1: ")[2].partition(";")[0] for problem in finding.problems]
@@ -63,7 +63,7 @@ async def test_code_under_test_that_gives_itself_the_reward_is_found(judge: Judg
 
 
 @pytest.mark.parametrize("files", [ANSWER, graded(ANSWER, "snapshot"), STEPS], ids=["patch", "snapshot", "steps"])
-async def test_a_reward_that_no_code_of_the_policys_comes_near_is_sound(judge: Judge, files: Mapping[str, str]) -> None:
+async def test_task_with_protected_reward_is_fit(judge: Judge, files: Mapping[str, str]) -> None:
     finding = await judge(files)
     assert finding.problems == []
     assert not [note for note in finding.notes if "could not be tried" in note]
