@@ -28,6 +28,7 @@ from farm.scheduler.messages import (
 )
 from farm.scheduler.nodes import Node, NodeRegistry, RunningEpisode, SchedulerSettings
 from farm.scheduler.run_progress import Retry, RunProgress
+from farm.scheduler.waiting_reasons import explain_waiting
 
 
 class Scheduler:
@@ -326,47 +327,7 @@ class Scheduler:
     def why_waiting(self, run_id: str, now: float) -> str:
         """Return a text that says why no episode of a run starts now, or "" if none waits."""
         run = self._runs.get(run_id)
-        if run is None or not (run.has_work or run.delayed):
-            return ""
-        if run.paused:
-            return "the run is paused"
-        if run.capped:
-            return f"the run is at its cap of {run.spec.concurrency} episodes at once"
-        if now < self._hold_until:
-            return "the scheduler has restarted and waits for the nodes to say what they run"
-        if not run.has_work:
-            soonest = min(retry.due_at for retry in run.delayed.values())
-            return f"the next of {len(run.delayed)} retries is due in {max(0.0, soonest - now):.0f} s"
-        if not len(self.fleet):
-            return "no node has joined"
-        return self._why_unplaced(run, now)
-
-    def _why_unplaced(self, run: RunProgress, now: float) -> str:
-        member, retry = next(run.candidates())
-        task = run.task(member)
-        conditions = {node.id: node.availability(now, self.settings) for node in self.fleet}
-        opened = [node for node in self.fleet if conditions[node.id][0] == "open"]
-        if not opened:
-            if all(state == "full" for state, _ in conditions.values()):
-                return self._slots_taken(run)
-            reasons = [f"{node_id}: {why}" for node_id, (state, why) in conditions.items() if state != "full"]
-            return "; ".join(reasons[:3])
-        overcommit = self.settings.overcommit
-        roomiest = max(opened, key=lambda node: node.room_mib(overcommit))
-        if task.memory_mib > roomiest.room_mib(overcommit):
-            most = f"the most that an open node has room for is {roomiest.room_mib(overcommit)} MiB, on {roomiest.id}"
-            return f"{task.id} needs {task.memory_mib} MiB of memory; {most}"
-        if all(task.cpus > node.cpus for node in opened):
-            return f"{task.id} needs {task.cpus:g} cores; no open node has so many"
-        if retry.exclude_node and now < retry.exclude_until:
-            return f"a retry waits for a node other than {retry.exclude_node}"
-        return "it is about to start"
-
-    def _slots_taken(self, run: RunProgress) -> str:
-        slots, nodes = sum(node.slots for node in self.fleet), len(self.fleet)
-        own = len(run.running)
-        by = "" if not own else " by this run" if own >= slots else f", {own} of them by this run"
-        return f"all {slots} slots of {nodes} {'node' if nodes == 1 else 'nodes'} are taken{by}"
+        return "" if run is None else explain_waiting(run, self.fleet, now, hold_until=self._hold_until)
 
     def outage(self, run_id: str) -> str:
         """Return why an episode of a run waits for its policy's endpoint, or "" if none does."""

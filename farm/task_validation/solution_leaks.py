@@ -98,7 +98,7 @@ async def find_solution_leaks(sandbox: Sandbox, fingerprint: SolutionFingerprint
         "prune": _SKIPPED_DIRECTORIES,
         "most": MAX_FOUND,
     }
-    program = files("farm.task_validation").joinpath("leak_scanner.py").read_bytes()
+    program = files("farm.task_validation").joinpath("sandbox_leak_scanner.py").read_bytes()
     await sandbox.write_file(f"{_DIRECTORY}/inside.py", program, parents=True)
     await sandbox.write_file(f"{_DIRECTORY}/job.json", json.dumps(job).encode())
     command = f"exec python3 -I -B {_DIRECTORY}/inside.py {_DIRECTORY}/job.json {_DIRECTORY}/result.jsonl"

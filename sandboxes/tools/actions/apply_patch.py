@@ -9,9 +9,9 @@ from dataclasses import replace
 from sandboxes.cancellation import shielded
 from sandboxes.errors import PathError
 from sandboxes.interface import MIB, Sandbox
-from sandboxes.tools.actions.edit_text import EditRefused
 from sandboxes.tools.actions.encodings import UTF_8, decoded, encoded
 from sandboxes.tools.actions.files import MOST_BYTES, FileActions, text_of
+from sandboxes.tools.actions.text_edits import EditRefused
 from sandboxes.tools.actions.v4a_patch import (
     Section,
     V4aAdd,

@@ -3,7 +3,7 @@
 import contextlib
 import re
 
-from sandboxes.tools.actions.edit_text import EditRefused, decode, encode
+from sandboxes.tools.actions.text_edits import EditRefused, decode, encode
 
 UTF_8 = "utf-8"
 _COOKIE = re.compile(rb"coding[:=]\s*([-\w.]{1,32})")

@@ -12,10 +12,10 @@ from typing import TypeVar
 from sandboxes.cancellation import shielded
 from sandboxes.errors import PathError
 from sandboxes.interface import MIB, FileKind, Sandbox
-from sandboxes.tools.actions.edit_text import EditedText, EditRefused, count_lines, lines_around, lines_of
 from sandboxes.tools.actions.encodings import UTF_8, decoded, encoded
 from sandboxes.tools.actions.nearby_names import names_below, nearest
 from sandboxes.tools.actions.syntax_check import new_syntax_error
+from sandboxes.tools.actions.text_edits import EditedText, EditRefused, count_lines, lines_around, lines_of
 from sandboxes.tools.actions.write_deadline import WriteDeadline
 from sandboxes.tools.locks import SandboxLocks
 from sandboxes.tools.rendering import fitting, shown_line, shown_name

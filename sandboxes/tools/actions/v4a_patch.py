@@ -18,7 +18,7 @@ first hunk may lack its ``@@``, and lines are matched exactly, then without trai
 and trailing white space, then with plain quotes, dashes and spaces in place of typographic ones. Unlike there, context
 lines keep their bytes, and a last context line without a line end stays without one.
 
-A text is the result of ``edit_text.decode``. An added line takes the line end of the file's first line.
+A text is the result of ``text_edits.decode``. An added line takes the line end of the file's first line.
 """
 
 from bisect import bisect_left
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from sandboxes.tools.actions.edit_text import EditRefused, not_found
+from sandboxes.tools.actions.text_edits import EditRefused, not_found
 from sandboxes.tools.rendering import shown_line, shown_name
 
 _BEGIN, _END = "*** Begin Patch", "*** End Patch"

@@ -7,10 +7,10 @@ from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from sandboxes.interface import Sandbox
-from sandboxes.tools.actions.edit_text import Replacement
+from sandboxes.tools.actions.edit_command import edit
 from sandboxes.tools.actions.files import OnFiles, paged
-from sandboxes.tools.actions.string_replace import edit
 from sandboxes.tools.actions.terminal import SHELL, JobRequest, OnTerminal
+from sandboxes.tools.actions.text_edits import Replacement
 from sandboxes.tools.arguments import Arguments, Command, Name, Unused, UnusedFlag
 from sandboxes.tools.packs.glob import Glob
 from sandboxes.tools.packs.grep import Context, Grep, GrepInput

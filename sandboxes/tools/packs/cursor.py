@@ -9,11 +9,11 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from sandboxes.interface import Sandbox
-from sandboxes.tools.actions.edit_text import Replacement
+from sandboxes.tools.actions.edit_command import edit
 from sandboxes.tools.actions.files import WHOLE, Lines, OnFiles, paged
 from sandboxes.tools.actions.ripgrep import listed, search
-from sandboxes.tools.actions.string_replace import edit
 from sandboxes.tools.actions.terminal import SHELL, OnTerminal
+from sandboxes.tools.actions.text_edits import Replacement
 from sandboxes.tools.arguments import Arguments, Command, Name, UnusedFlag
 from sandboxes.tools.packs.grep import matching, shown_match
 from sandboxes.tools.rendering import shown_name

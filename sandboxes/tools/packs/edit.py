@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from sandboxes.interface import Sandbox
-from sandboxes.tools.actions.edit_text import insert, replace
 from sandboxes.tools.actions.files import WHOLE, Lines, OnFiles
+from sandboxes.tools.actions.text_edits import insert, replace
 from sandboxes.tools.arguments import Arguments, Name
 from sandboxes.tools.tool import ToolResult
 

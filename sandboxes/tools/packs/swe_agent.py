@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 from pydantic import BaseModel, Field, model_validator
 
 from sandboxes.interface import MIB, Sandbox
-from sandboxes.tools.actions.edit_text import EditedText, EditRefused, encode, insert, replace
 from sandboxes.tools.actions.files import FileActions
 from sandboxes.tools.actions.terminal import SHELL, OnTerminal
+from sandboxes.tools.actions.text_edits import EditedText, EditRefused, encode, insert, replace
 from sandboxes.tools.arguments import Arguments, Command, Name
 from sandboxes.tools.packs.edit import lines_in
 from sandboxes.tools.tool import ToolResult, Writes

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sandboxes.tools.actions.edit_text import (
+from sandboxes.tools.actions.text_edits import (
     EditedText,
     EditRefused,
     Replacement,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sandboxes.interface import Runtime, Sandbox
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
-from sandboxes.tools.actions.edit_text import replace
 from sandboxes.tools.actions.files import FileActions
 from sandboxes.tools.actions.syntax_check import new_syntax_error
+from sandboxes.tools.actions.text_edits import replace
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.support.sandboxes.serving import ordinary
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sandboxes.tools.actions.edit_text import EditRefused
+from sandboxes.tools.actions.text_edits import EditRefused
 from sandboxes.tools.actions.v4a_patch import (
     Section,
     V4aAdd,

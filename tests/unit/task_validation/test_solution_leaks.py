@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.task_validation.leak_scanner import Scan
+from farm.task_validation.sandbox_leak_scanner import Scan
 from farm.task_validation.solution_leaks import SolutionFingerprint, solution_fingerprint
 
 SOLVED = b'''\

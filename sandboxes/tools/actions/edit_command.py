@@ -1,8 +1,8 @@
 """Edit files by replacements whose arguments are named ``old_string`` and ``new_string``."""
 
 from sandboxes.interface import Sandbox
-from sandboxes.tools.actions.edit_text import EditedText, Replacement, replace, replace_each
 from sandboxes.tools.actions.files import FileActions
+from sandboxes.tools.actions.text_edits import EditedText, Replacement, replace, replace_each
 from sandboxes.tools.tool import ToolResult
 
 _NAMES = ("old_string", "new_string")

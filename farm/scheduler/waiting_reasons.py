@@ -1,0 +1,54 @@
+"""The reasons why no episode of a run starts, as texts for people."""
+
+from farm.scheduler.nodes import NodeRegistry
+from farm.scheduler.run_progress import RunProgress
+
+
+def explain_waiting(run: RunProgress, nodes: NodeRegistry, now: float, *, hold_until: float) -> str:
+    """Return why no episode of ``run`` starts at ``now``, or "" if none waits.
+
+    ``hold_until``: the time until which a restarted scheduler assigns nothing.
+    """
+    if not (run.has_work or run.delayed):
+        return ""
+    if run.paused:
+        return "the run is paused"
+    if run.capped:
+        return f"the run is at its cap of {run.spec.concurrency} episodes at once"
+    if now < hold_until:
+        return "the scheduler has restarted and waits for the nodes to say what they run"
+    if not run.has_work:
+        soonest = min(retry.due_at for retry in run.delayed.values())
+        return f"the next of {len(run.delayed)} retries is due in {max(0.0, soonest - now):.0f} s"
+    if not len(nodes):
+        return "no node has joined"
+    return _explain_placement(run, nodes, now)
+
+
+def _explain_placement(run: RunProgress, nodes: NodeRegistry, now: float) -> str:
+    member, retry = next(run.candidates())
+    task = run.task(member)
+    conditions = {node.id: node.availability(now, nodes.settings) for node in nodes}
+    opened = [node for node in nodes if conditions[node.id][0] == "open"]
+    if not opened:
+        if all(state == "full" for state, _ in conditions.values()):
+            return _slots_taken(run, nodes)
+        reasons = [f"{node_id}: {why}" for node_id, (state, why) in conditions.items() if state != "full"]
+        return "; ".join(reasons[:3])
+    overcommit = nodes.settings.overcommit
+    roomiest = max(opened, key=lambda node: node.room_mib(overcommit))
+    if task.memory_mib > roomiest.room_mib(overcommit):
+        most = f"the most that an open node has room for is {roomiest.room_mib(overcommit)} MiB, on {roomiest.id}"
+        return f"{task.id} needs {task.memory_mib} MiB of memory; {most}"
+    if all(task.cpus > node.cpus for node in opened):
+        return f"{task.id} needs {task.cpus:g} cores; no open node has so many"
+    if retry.exclude_node and now < retry.exclude_until:
+        return f"a retry waits for a node other than {retry.exclude_node}"
+    return "it is about to start"
+
+
+def _slots_taken(run: RunProgress, nodes: NodeRegistry) -> str:
+    slots, count = sum(node.slots for node in nodes), len(nodes)
+    own = len(run.running)
+    by = "" if not own else " by this run" if own >= slots else f", {own} of them by this run"
+    return f"all {slots} slots of {count} {'node' if count == 1 else 'nodes'} are taken{by}"
