@@ -30,7 +30,7 @@ async def test_the_value_used_longest_ago_is_evicted() -> None:
     assert [cache.peek(key) for key in "abc"] == ["a", None, "c"]
 
 
-async def test_a_failure_is_not_kept() -> None:
+async def test_failure_is_not_cached() -> None:
     cache = AsyncLru[str, int](2)
 
     async def fail() -> int:

@@ -7,14 +7,14 @@ import pytest
 from farm.config import Config, ConfigError, load_config
 
 
-def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+def test_flags_override_environment_and_environment_overrides_file(tmp_path: Path) -> None:
     file = tmp_path / "farm.toml"
     file.write_text("port = 1111\nslots = 3\nlease_s = 10\n")
     config = load_config(file, environ={"FARM_PORT": "2222", "FARM_SLOTS": "4"}, flags={"port": 3333, "slots": None})
     assert (config.port, config.slots, config.lease_s) == (3333, 4, 10.0)
 
 
-def test_what_is_not_said_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_values_have_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = load_config(environ={})
     assert config.url == "http://127.0.0.1:8710"
@@ -32,7 +32,7 @@ def test_what_is_not_said_has_a_default(tmp_path: Path, monkeypatch: pytest.Monk
         ("tasksets = 5", "tasksets: should be a path"),
     ],
 )
-def test_a_wrong_file_is_told_in_one_line(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_file_gives_one_line_error(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "farm.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -80,7 +80,7 @@ def test_a_wrong_file_is_named(text: str, said: str, tmp_path: Path) -> None:
         load_config(file, environ={})
 
 
-def test_a_file_that_is_asked_for_must_exist(tmp_path: Path) -> None:
+def test_requested_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--config"):
         load_config(tmp_path / "none.toml", environ={})
 

@@ -27,7 +27,7 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
-def test_a_line_has_time_level_node_run_and_rollout(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_has_time_level_and_ids(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_own_node", "node-a")
     _log.warning("something happened")
     _log.info("another node", extra={"node": "node-b", "run": "run-1", "rollout": "run-1-g000000-000"})
@@ -38,7 +38,7 @@ def test_a_line_has_time_level_node_run_and_rollout(log: Path, monkeypatch: pyte
     assert second.endswith(" INFO node=node-b run=run-1 rollout=run-1-g000000-000 farm.tests: another node")
 
 
-async def test_lines_of_an_episode_name_it_and_lines_of_others_do_not(log: Path) -> None:
+async def test_only_lines_of_episode_name_it(log: Path) -> None:
     async def episode(number: int) -> None:
         logs.name_episode("run-1", f"rollout-{number}")
         await asyncio.sleep(0)
@@ -59,7 +59,7 @@ async def test_lines_of_an_episode_name_it_and_lines_of_others_do_not(log: Path)
     ]
 
 
-def test_text_has_no_terminal_codes_and_cannot_look_like_a_line_of_its_own(log: Path) -> None:
+def test_logged_text_cannot_forge_lines_or_terminal_codes(log: Path) -> None:
     _log.info("\x1b[31mred\x1b[0m \x1b]0;title\x07end\r\x00\n2026-01-01T00:00:00.000Z INFO node=- forged")
     first, second = lines(log)
     assert first.endswith(": red end\\x0d\\x00")
@@ -73,7 +73,7 @@ def test_text_has_no_terminal_codes_and_cannot_look_like_a_line_of_its_own(log: 
     assert all(line.startswith("    ") for line in trace[1:])
 
 
-def test_requests_of_libraries_write_no_lines(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_requests_write_no_lines(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served = logging.getLogger("uvicorn.error")  # a server of an earlier test may have configured it
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
     for setting, value in {"propagate": True, "level": logging.NOTSET, "_cache": {}}.items():
@@ -87,7 +87,7 @@ def test_requests_of_libraries_write_no_lines(log: Path, monkeypatch: pytest.Mon
 LIBRARIES = ["httpcore.connection", "uvicorn.error", "urllib3.connectionpool"]
 
 
-def test_a_file_is_kept_by_the_next_farm_and_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_file_is_appended_and_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MOST_BYTES", 300)
     path = tmp_path / "farm.log"
     for number in range(20):
@@ -99,7 +99,7 @@ def test_a_file_is_kept_by_the_next_farm_and_rotated(tmp_path: Path, monkeypatch
     assert lines(path)[-1].endswith("farm number 19")
 
 
-def test_warnings_are_also_shown_unless_stderr_is_kept_beside_the_log(
+def test_warnings_go_to_stderr_unless_kept_beside_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with logs.logged(tmp_path / "farm.log", "info"):

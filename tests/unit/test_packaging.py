@@ -42,7 +42,7 @@ def required(extra: str | None) -> set[str]:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Yield the top names of what a module imports, also inside of its functions."""
+    """Yield the top-level names of the imports of a module, also inside its functions."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -52,7 +52,7 @@ def imports(path: Path) -> Iterator[str]:
 
 @cache
 def foreign_imports() -> dict[str, set[str]]:
-    """Return the packages that the code imports, each with the paths of the modules that do."""
+    """Return the packages that the code imports, each with the paths of the importing modules."""
     found: dict[str, set[str]] = {}
     for path in (*ROOT.glob("farm/**/*.py"), *ROOT.glob("sandboxes/**/*.py")):
         for name in imports(path):
@@ -68,7 +68,7 @@ def distributions(package: str) -> set[str]:
     return {canonicalize_name(name) for name in installed()[package]}
 
 
-def test_each_import_is_of_a_package_that_is_required() -> None:
+def test_each_imported_package_is_required() -> None:
     by_fastapi_and_pydantic = {"starlette", "pydantic-core"}
     for package, places in foreign_imports().items():
         outside = [place for place in places if not place.startswith(GENERATE)]
@@ -77,7 +77,7 @@ def test_each_import_is_of_a_package_that_is_required() -> None:
         assert distributions(package) & allowed, f"{package} is imported by {sorted(places)}"
 
 
-def test_each_extra_is_named_for_what_it_brings() -> None:
+def test_extras_match_foreign_imports() -> None:
     assert set(EXTRAS) == {name for name in foreign_imports() if not distributions(name) & required(None)} - {
         "pydantic_core"
     }
@@ -86,7 +86,7 @@ def test_each_extra_is_named_for_what_it_brings() -> None:
             assert distributions(package) & (required(extra) - (required("node") if extra == "generate" else set()))
 
 
-def test_a_package_of_an_extra_that_is_missing_is_named_with_the_command() -> None:
+def test_missing_extra_error_names_package_and_command() -> None:
     said = missing_extra(ModuleNotFoundError("No module named 'ray.actor'", name="ray.actor"))
     assert said == "this command needs ray, which is not installed; pip install 'rollout-farm[node]'"
 
@@ -111,7 +111,7 @@ def test_install_hints_name_the_distribution() -> None:
     assert {name for _, name in hints} - {"{DISTRIBUTION}"} == {PROJECT["name"]} == {DISTRIBUTION}
 
 
-def test_the_version_is_the_changelogs_newest_and_the_records() -> None:
+def test_version_equals_newest_changelog_entry_and_record() -> None:
     assert PROJECT["dynamic"] == ["version"]
     newest = re.search(r"^## (\S+)", (ROOT / ".github/CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None

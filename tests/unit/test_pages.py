@@ -43,7 +43,7 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_lines_are_short(page: Path) -> None:
-    """Output of a program, in a ``text`` block, keeps its lines."""
+    """Lines of a ``text`` block may be long."""
     text = page.read_text()
     for output in blocks(page, "text"):
         text = text.replace(output.text, "")
@@ -61,7 +61,7 @@ def test_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("page", DESIGN_PAGES, ids=name)
-def test_design_pages_are_short_and_have_the_same_parts(page: Path) -> None:
+def test_design_pages_are_short_with_same_parts(page: Path) -> None:
     text = page.read_text()
     assert len(text.splitlines()) <= LONGEST_DESIGN_PAGE
     if page.name != "README.md":
@@ -75,12 +75,12 @@ def test_modules_that_a_design_page_names_exist(page: Path) -> None:
     assert sorted(one for one in named if not any(path.endswith(f"/{one}") for path in SOURCES)) == []
 
 
-def test_each_block_that_is_not_run_is_counted() -> None:
+def test_blocks_that_are_not_run_are_counted() -> None:
     found = {name(page): [block.not_run for block in blocks(page, "sh", "python") if block.not_run] for page in PAGES}
     assert {page: len(reasons) for page, reasons in found.items() if reasons} == NOT_RUN
 
 
 @pytest.mark.parametrize("page", TABLES, ids=name)
-def test_tables_are_what_the_code_gives(page: Path) -> None:
-    """`python -m tests.support.generated_tables` writes them."""
+def test_tables_equal_generated_output(page: Path) -> None:
+    """`python -m tests.support.generated_tables` writes the tables."""
     assert page.read_text() == filled(page)

@@ -20,7 +20,7 @@ def _telling(seen: list[str], name: str, *took_s: float) -> Callable[[], Awaitab
     return act
 
 
-async def test_sides_take_turns_and_what_warms_them_does_not_count() -> None:
+async def test_sides_alternate_and_warmup_round_is_not_counted() -> None:
     seen: list[str] = []
     rounds: list[int] = []
     ours = Side(_telling(seen, "ours", 9, 9, 0.001, 0.002, 0.003, 0.9), 2)
@@ -34,7 +34,7 @@ async def test_sides_take_turns_and_what_warms_them_does_not_count() -> None:
     assert len(ours.rates) == len(ours.cpu_s) == 2
 
 
-async def test_so_many_are_at_work_at_once() -> None:
+async def test_concurrent_actions_are_limited() -> None:
     at_work, most = 0, 0
 
     async def act() -> float:
@@ -51,7 +51,7 @@ async def test_so_many_are_at_work_at_once() -> None:
     assert len(side.took_s) == 50
 
 
-async def test_the_error_of_one_is_told_as_it_is_and_ends_the_others() -> None:
+async def test_failed_action_raises_its_error_and_cancels_others() -> None:
     ended: list[str] = []
 
     async def act() -> float:
@@ -70,7 +70,7 @@ async def test_the_error_of_one_is_told_as_it_is_and_ends_the_others() -> None:
     assert ended == ["failed", "cancelled"]
 
 
-def test_memory_in_use_is_all_but_what_is_free_and_the_page_cache(tmp_path: Path) -> None:
+def test_used_memory_excludes_free_memory_and_page_cache(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     kib = {"MemTotal": 10_240, "MemFree": 2048, "MemAvailable": 7, "Buffers": 1024, "Cached": 3072, "Shmem": 512}
     meminfo.write_text("".join(f"{name}:{value:12} kB\n" for name, value in kib.items()) + "HugePages_Total:       0\n")
@@ -84,9 +84,7 @@ def test_memory_in_use_is_all_but_what_is_free_and_the_page_cache(tmp_path: Path
         ([number * 10.0 for number in range(99)], 175.0, 20),
     ],
 )
-async def test_memory_is_read_when_it_stands_still_or_has_not_for_long(
-    readings: list[float], settled: float, taken: int
-) -> None:
+async def test_memory_is_read_once_stable_or_after_limit(readings: list[float], settled: float, taken: int) -> None:
     left = list(readings)
 
     async def pause(_: float) -> None: ...

@@ -28,7 +28,7 @@ class Shop:
 '''
 
 
-def test_a_docstring_asks_for_its_function_and_is_nowhere_in_the_text() -> None:
+def test_docstring_is_question_and_is_removed_from_text() -> None:
     suite = docstring_suite("shop", {"shop/sale.py": SHOP, "tests/test_sale.py": SHOP, "notes.txt": "x"}, 10)
     assert {(case.question, *case.answers) for case in suite.cases} == {
         ("Hand the goods over to whoever pays for them.", ("shop/sale.py", "sell")),
@@ -38,7 +38,7 @@ def test_a_docstring_asks_for_its_function_and_is_nowhere_in_the_text() -> None:
     assert not any(word in suite.files["shop/sale.py"] for word in ("sold", "Hand", "Raises", "short", "morning"))
 
 
-def test_code_without_docstrings_has_the_same_lines() -> None:
+def test_removed_docstrings_keep_line_numbers() -> None:
     stripped = without_docstrings(SHOP, ast.parse(SHOP))
     assert [node.name for node in ast.walk(ast.parse(stripped)) if isinstance(node, ast.FunctionDef)] == [
         "sell",
@@ -63,7 +63,7 @@ Version 1.0.0
 """
 
 
-def test_an_entry_of_a_changelog_asks_for_what_the_release_changed() -> None:
+def test_changelog_entry_has_changed_files_as_answer() -> None:
     old = {"shop/sale.py": SHOP, "shop/same.py": "x = 1", "tests/test_sale.py": "x = 1"}
     new = {
         "shop/sale.py": SHOP.replace("return goods", "return pay(goods)"),
@@ -77,7 +77,7 @@ def test_an_entry_of_a_changelog_asks_for_what_the_release_changed() -> None:
     assert case.answers == {("shop/sale.py", "")}
 
 
-def test_ndcg_and_mrr_are_those_of_the_first_ten() -> None:
+def test_ndcg_and_mrr_use_first_ten_results() -> None:
     ranked = [(f"{number}.py", "") for number in range(12)]
     best = judged(ranked, frozenset(ranked[:2]))
     assert (best.ndcg, best.mrr) == (1.0, 1.0)

@@ -21,7 +21,7 @@ BARE = re.compile(r"(?<![`\w-])--[a-z][a-z-]+(?![^`]*`)")
 
 
 def strings(path: Path) -> Iterator[str]:
-    """Yield the string literals of a module; a value that is filled in stands as X."""
+    """Yield the string literals of a module, with X for each value of an f-string."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.JoinedStr):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
@@ -38,7 +38,7 @@ def hints() -> Iterator[tuple[Path, str]]:
 
 
 def fault(hint: str) -> str:
-    """Return what of a hint does not exist; empty if all of it does."""
+    """Return the part of a hint that does not exist, or an empty text."""
     command = get_command(command_line([]))
     words = hint.split()
     while words and isinstance(command, TyperGroup) and not words[0].startswith("-"):
@@ -55,7 +55,7 @@ def fault(hint: str) -> str:
     return f"no option {unknown[0]}" if unknown else ""
 
 
-def test_what_is_not_there_has_a_remedy_that_lists_what_is() -> None:
+def test_missing_object_errors_have_remedy() -> None:
     found = [
         text
         for room in SHARED
@@ -67,18 +67,18 @@ def test_what_is_not_there_has_a_remedy_that_lists_what_is() -> None:
     assert [text for text in found if "; " not in text] == []
 
 
-def test_each_command_that_is_named_exists_with_its_options() -> None:
+def test_commands_in_hints_exist_with_their_options() -> None:
     found = list(hints())
     assert len(found) > 50
     assert [f"{path}: `farm {hint}`: {why}" for path, hint in found if (why := fault(hint))] == []
 
 
 @pytest.mark.parametrize("hint", ["runn", "run X --url Y", "tasks validat", "up --detach --url=x", "runs list|shaw"])
-def test_a_wrong_hint_is_found(hint: str) -> None:
+def test_invalid_hint_is_detected(hint: str) -> None:
     assert fault(hint)
 
 
-def test_what_several_commands_use_names_no_option_without_its_command() -> None:
+def test_shared_modules_name_options_only_with_command() -> None:
     """``--config`` and ``--state-dir`` are options of each command that reads the configuration."""
     everywhere = {"--config", "--state-dir"}
     places = [path for name in SHARED for path in [ROOT / "farm" / name, *(ROOT / "farm" / name).rglob("*.py")]]

@@ -16,7 +16,8 @@ from farm.config import Config
 from tests.support.services import kept_port
 
 
-def test_a_gateway_that_does_not_answer_is_named_with_the_log_and_no_option_of_another_command(tmp_path: Path) -> None:
+def test_unreachable_gateway_error_names_url_and_log(tmp_path: Path) -> None:
+    """The error names no option of another command."""
     config = Config(state_dir=tmp_path)
     with locked(tmp_path), kept_port() as port:
         url = f"http://127.0.0.1:{port}"
@@ -29,9 +30,7 @@ def test_a_gateway_that_does_not_answer_is_named_with_the_log_and_no_option_of_a
     assert "--url" not in said
 
 
-def test_a_gateway_that_accepts_and_sends_nothing_is_told_of_before_a_request_waits_for_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_silent_gateway_is_reported_before_any_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = Config(state_dir=tmp_path)
     with locked(tmp_path), socket.create_server(("127.0.0.1", 0)) as hung:
         url = f"http://127.0.0.1:{hung.getsockname()[1]}"
@@ -50,7 +49,7 @@ def test_a_gateway_that_accepts_and_sends_nothing_is_told_of_before_a_request_wa
         ("head", "start one with `farm up --detach`"),
     ],
 )
-def test_a_machine_whose_node_has_ended_is_told_to_join_again(tmp_path: Path, role: str, remedy: str) -> None:
+def test_missing_farm_error_names_start_or_join_command(tmp_path: Path, role: str, remedy: str) -> None:
     for last in ("node", role):
         with locked(tmp_path):
             write_farm_info(FarmInfo(tmp_path, last, os.getpid(), "", "10.0.0.1:6379", "node", time.time()))
@@ -59,7 +58,7 @@ def test_a_machine_whose_node_has_ended_is_told_to_join_again(tmp_path: Path, ro
     assert str(caught.value) == f"no farm is up with the state directory {tmp_path}; {remedy}"
 
 
-def test_a_farm_that_ends_meanwhile_is_said_to_be_down(tmp_path: Path) -> None:
+def test_farm_stopping_during_session_is_reported_down(tmp_path: Path) -> None:
     config = Config(state_dir=tmp_path)
     with kept_port() as port, ExitStack() as left:
         with locked(tmp_path):

@@ -7,16 +7,16 @@ HEAVY = {"docker", "fastapi", "farm.client", "farm.store", "httpx", "ray", "redi
 
 
 def imported_by(code: str) -> set[str]:
-    """Which heavy modules are there after ``code``, in a process of its own."""
+    """Return the heavy modules that ``code`` imports in a new process."""
     told = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"], capture_output=True, text=True, check=True
     )
     return HEAVY & set(told.stdout.split())
 
 
-def test_all_commands_are_named_without_what_they_need() -> None:
+def test_listing_commands_imports_no_optional_packages() -> None:
     assert imported_by("from farm.cli.main import command_line; command_line([])") == set()
 
 
-def test_a_running_farm_is_found_and_asked_with_the_client_alone() -> None:
+def test_connecting_to_farm_imports_only_client() -> None:
     assert imported_by("import farm.cli.connection, farm.client, farm.cluster") == {"farm.client", "httpx"}

@@ -13,7 +13,7 @@ SEEN = "[/red] [bold]x[/] :boom: ␛[2J␇\ufffd31m␡"
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_words_of_others_are_shown_and_not_obeyed(terminal: bool) -> None:
+def test_control_codes_in_output_are_replaced(terminal: bool) -> None:
     file = io.StringIO()
     console = PlainConsole(file=file, force_terminal=terminal, color_system=None, width=100)
     table = Table("column", box=None)
@@ -26,5 +26,5 @@ def test_words_of_others_are_shown_and_not_obeyed(terminal: bool) -> None:
     assert not {"\x1b", "\x07", "\x9b", "\x7f"} & set(file.getvalue())
 
 
-def test_lines_and_tabs_stay() -> None:
+def test_newlines_and_tabs_are_unchanged() -> None:
     assert shown("a\tb\nc é 日本") == "a\tb\nc é 日本"

@@ -56,7 +56,7 @@ def run(
     )
 
 
-def test_runs_that_have_not_ended_come_first_however_old_they_are() -> None:
+def test_unfinished_runs_come_first_despite_age() -> None:
     newest_first = [*(run(f"new-{number}") for number in range(30)), run("paused", "paused"), run("old", "running")]
     listed = [one.run_id for one in ordered(newest_first)]
     assert listed[:3] == ["old", "paused", "new-0"]
@@ -67,7 +67,7 @@ def test_many_running_runs_are_all_listed() -> None:
     assert len(ordered([run(f"run-{number}", "running") for number in range(50)])) == 50
 
 
-def test_the_states_are_counted_and_what_is_not_shown_is_said() -> None:
+def test_counts_line_counts_states_and_hidden_runs() -> None:
     runs = [run("a", "running"), run("b", "failed"), *(run(f"c-{number}") for number in range(25))]
     assert counts_line(runs) == (
         "27 runs: 1 running, 25 finished, 1 failed; 6 older ones are not shown, `farm status --json` lists all"
@@ -75,7 +75,7 @@ def test_the_states_are_counted_and_what_is_not_shown_is_said() -> None:
     assert counts_line([]) == "no runs"
 
 
-def test_a_row_has_the_running_waiting_and_failed_episodes() -> None:
+def test_row_counts_running_waiting_and_failed_episodes() -> None:
     file = io.StringIO()
     PlainConsole(file=file, width=200).print(run_table([run("a", "running", running=3)]))
     header, row = file.getvalue().splitlines()
@@ -83,7 +83,7 @@ def test_a_row_has_the_running_waiting_and_failed_episodes() -> None:
     assert row.split()[2:6] == ["7/20", "3", "10", "2"]
 
 
-def test_runs_of_endpoints_are_told_apart_without_a_model() -> None:
+def test_endpoint_run_without_model_shows_its_url() -> None:
     assert policy_name(run("a")) == "oracle"
     endpoint = POLICY.model_copy(update={"kind": "openai", "endpoint": "http://10.0.0.1:8000/v1"})
     assert policy_name(run("a").model_copy(update={"policy": endpoint})) == "http://10.0.0.1:8000/v1"
@@ -91,7 +91,7 @@ def test_runs_of_endpoints_are_told_apart_without_a_model() -> None:
     assert policy_name(run("a").model_copy(update={"policy": named})) == "m"
 
 
-def test_a_lost_node_has_no_figures() -> None:
+def test_lost_node_row_has_no_numbers() -> None:
     file = io.StringIO()
     PlainConsole(file=file, width=200).print(nodes_table([NODE, NODE.model_copy(update={"state": "lost"})]))
     _, there, lost = file.getvalue().splitlines()
@@ -107,5 +107,5 @@ def test_a_lost_node_has_no_figures() -> None:
         (run("a", running=8, why_waiting="all slots", outage="503"), "8 running, 5 waiting, 5 solved; 503"),
     ],
 )
-def test_the_progress_of_a_run_never_hides_its_counts(one: RunAnswer, note: str) -> None:
+def test_progress_note_keeps_counts(one: RunAnswer, note: str) -> None:
     assert progress_note(one) == note

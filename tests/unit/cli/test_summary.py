@@ -16,33 +16,33 @@ def head(task_id: str, reward: float | None, *, policy: str = "oracle", **metric
     return RolloutRecord.of(replace(made, task_id=task_id, policy=policy, metrics={**made.metrics, **metrics}))
 
 
-def test_tasks_that_the_known_solution_does_not_solve_are_counted_and_named() -> None:
+def test_tasks_unsolved_by_oracle_are_counted_and_named() -> None:
     heads = [head("a", 1.0), head("b", 0.0), head("b", 1.0), head("c", None)]
     assert unsolved_by_oracle(heads, SET) == (
         "the known solution of 1 of 2 tasks was judged below 1 (b); run `farm tasks validate my-tasks` to see why"
     )
 
 
-def test_of_many_tasks_the_first_are_named() -> None:
+def test_many_unsolved_tasks_name_only_first() -> None:
     said = unsolved_by_oracle([head(f"t{number}", 0.0) for number in range(7)], SET)
     assert "of 7 of 7 tasks was judged below 1 (t0, t1, t2, t3, t4 and 2 more)" in said
 
 
-def test_nothing_is_said_if_the_known_solution_solves_each_task() -> None:
+def test_tasks_solved_by_oracle_give_no_message() -> None:
     assert unsolved_by_oracle([head("a", 1.0), head("b", None)], SET) == ""
 
 
-def test_rollouts_of_an_endpoint_without_tokens_say_what_it_must_return() -> None:
+def test_rollouts_without_tokens_name_required_response_fields() -> None:
     [said] = untrainable_lines([head("a", 1.0, policy="tiny", **{NO_TOKENS: 2.0})] * 2)
     assert said.startswith("2 of 2 rollouts are not trainable: 2 replies came without token ids; the endpoint must ")
     assert "prompt_token_ids and choices[0].token_ids" in said
     assert "choices[0].logprobs.content" in said
 
 
-def test_rollouts_with_inconsistent_tokens_say_so() -> None:
+def test_rollouts_with_inconsistent_tokens_are_counted() -> None:
     [said] = untrainable_lines([head("a", 1.0, policy="tiny", **{INCONSISTENT: 1.0}), head("a", None, policy="tiny")])
     assert said.startswith("1 of 2 rollouts are not trainable: the endpoint's tokens are inconsistent in 1 reply; ")
 
 
-def test_a_policy_without_an_endpoint_needs_no_remedy() -> None:
+def test_policy_without_endpoint_gives_no_message() -> None:
     assert not list(untrainable_lines([head("a", 1.0, policy="oracle")]))

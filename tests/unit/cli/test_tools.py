@@ -15,14 +15,14 @@ def said(*arguments: str) -> str:
     return done.stdout
 
 
-def test_the_packs_are_listed_with_their_tools() -> None:
+def test_packs_are_listed_with_their_tools() -> None:
     packs = {pack["pack"]: pack["tools"] for pack in json.loads(said("list", "--json"))}
     assert list(packs) == ["default", "claude-code", "codex", "cursor", "swe-agent"]
     assert packs["codex"] == ["shell", "apply_patch", "update_plan"]
     assert "shell, apply_patch, update_plan" in said("list")
 
 
-def test_a_pack_is_shown_with_its_arguments() -> None:
+def test_pack_is_shown_with_its_arguments() -> None:
     assert "command [workdir] [timeout_ms]" in said("show", "codex")
 
 
@@ -34,7 +34,7 @@ def test_a_pack_is_shown_with_its_arguments() -> None:
         ("json-schema", lambda tool: tool),
     ],
 )
-def test_schemas_are_written_in_the_form_that_is_asked_for(form: str, where: Any) -> None:
+def test_schemas_are_written_in_requested_format(form: str, where: Any) -> None:
     tools = json.loads(said("show", "codex,-update_plan", "--format", form, "--json"))
     assert [list(where(tool)["properties"]) for tool in tools] == [
         ["command", "workdir", "timeout_ms", "sandbox_permissions", "with_escalated_permissions", "justification"],
@@ -43,7 +43,7 @@ def test_schemas_are_written_in_the_form_that_is_asked_for(form: str, where: Any
     assert said("show", "codex,-update_plan", "--format", form, "--json") == json.dumps(tools, indent=2) + "\n"
 
 
-def test_a_wrong_name_is_refused_with_the_nearest() -> None:
+def test_unknown_pack_error_suggests_similar_pack() -> None:
     done = CliRunner().invoke(command_line(["tools"]), ["tools", "show", "codx"])
     assert done.exit_code == 2
     assert "(did you mean codex?)" in " ".join(done.output.replace("│", " ").split())

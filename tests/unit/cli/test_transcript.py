@@ -42,7 +42,7 @@ def printed(*uses: ToolUseRecord, content: str = "", patch: str = "", most: int 
     return [line.plain for line in lines]
 
 
-def test_a_call_is_a_line_with_its_result_below() -> None:
+def test_call_is_one_line_above_its_result() -> None:
     arguments = {"pattern": "def f", "path": "src/a.py", "-n": True}
     lines = printed(use("grep", json.dumps(arguments), "a.py:1\nb.py:2\n", took_s=2.04), content="Where is it?")
     assert lines[1].startswith("reward 1  all passed")
@@ -55,18 +55,18 @@ def test_a_call_is_a_line_with_its_result_below() -> None:
     ]
 
 
-def test_long_texts_stand_below_the_call() -> None:
+def test_multiline_arguments_are_shown_below_call() -> None:
     lines = printed(use("write", json.dumps({"path": "a", "text": "one\n\ttwo\n"}), "written"))
     assert lines[-5:] == ["→ write path=a", "  text:", "  │ one", "  │     two", "  written"]
 
 
 @pytest.mark.parametrize("arguments", ['{"path": a}', "[1]", "null", "9" * 5000, "[" * 99_999])
-def test_arguments_that_are_none_are_shown_as_they_came(arguments: str) -> None:
+def test_malformed_arguments_are_shown_unparsed(arguments: str) -> None:
     lines = printed(use("write", arguments, "error: no", error=True))
     assert lines[-3:] == ["→ write", f"  arguments: {shortened(arguments, 0)[0]}", "  error: no"]
 
 
-def test_of_what_is_long_it_is_said_how_much_is_left_out() -> None:
+def test_shortened_text_shows_omitted_amount() -> None:
     numbers = "".join(f"{number}\n" for number in range(1200))
     assert shortened(numbers, 3) == ["0", "1", "[… 1,197 more lines]", "1199"]
     assert shortened(numbers, 1) == ["0", "[… 1,199 more lines]"]
@@ -76,8 +76,8 @@ def test_of_what_is_long_it_is_said_how_much_is_left_out() -> None:
     assert change[-4:] == ["5", "[… 1,192 more lines]", "1198", "1199"]
 
 
-def test_what_others_wrote_is_shown_and_not_obeyed() -> None:
-    """Half of a character in JSON is no text that could be printed."""
+def test_control_codes_in_rollout_are_replaced() -> None:
+    """A lone surrogate in JSON is shown as its escape sequence."""
     bad = "[red]\x1b[2J\x07"
     whole = "\n".join(
         printed(use(bad, json.dumps({bad: bad, "b": f"{bad}\n{bad}", "c": "\ud800"}), bad), content=bad, patch=bad)

@@ -19,7 +19,7 @@ Changes = asyncio.Queue[tuple[int | None, str]]
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[KeptProcess, Changes]:
-    """A process that is refused while ``tmp_path/refused`` is there, and what is told of it."""
+    """Return a process that cannot start while ``tmp_path/refused`` exists, and the queue of its state changes."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     changes: Changes = asyncio.Queue()
     spec = ProcessSpec("gateway", "tests.unit.cluster.kept_child", tmp_path / "refused", tmp_path / "gateway.log")
@@ -27,7 +27,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[KeptProcess, 
     return process, changes
 
 
-async def test_a_killed_process_starts_again_and_each_wait_is_longer(
+async def test_killed_process_is_restarted_with_backoff(
     kept: tuple[KeptProcess, Changes], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -51,7 +51,7 @@ async def test_a_killed_process_starts_again_and_each_wait_is_longer(
     assert caplog.messages[-1] == f"the gateway serves again, as process {second}"
 
 
-async def test_keeping_goes_on_if_the_state_cannot_be_noted(
+async def test_failed_state_callback_does_not_stop_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
@@ -75,14 +75,14 @@ async def test_keeping_goes_on_if_the_state_cannot_be_noted(
     assert "the state of the gateway could not be written" in caplog.text
 
 
-async def test_a_first_start_that_fails_is_an_error(kept: tuple[KeptProcess, Changes], tmp_path: Path) -> None:
+async def test_failed_first_start_raises(kept: tuple[KeptProcess, Changes], tmp_path: Path) -> None:
     (tmp_path / "refused").touch()
     keeper, _ = kept
     with pytest.raises(ClusterError, match=r"the gateway did not start: .* exit code 3; its log is .*gateway\.log"):
         await keeper.__aenter__()
 
 
-async def test_a_process_that_hangs_starts_again_and_one_that_is_slow_does_not(
+async def test_hung_process_is_restarted_and_slow_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
@@ -114,7 +114,7 @@ async def test_a_process_that_hangs_starts_again_and_one_that_is_slow_does_not(
     assert not psutil.pid_exists(second)
 
 
-async def test_a_process_that_is_away_at_the_end_of_the_block_does_not_start_again(
+async def test_dead_process_is_not_restarted_after_exit(
     kept: tuple[KeptProcess, Changes],
 ) -> None:
     keeper, changes = kept

@@ -13,19 +13,19 @@ from farm.cluster.node_name import kept_node_id
     ("host", "begins"),
     [("gpu-7.rack2.lan", "gpu-7"), ("Big_Box", "big-box"), ("..", "node"), ("é", "node"), ("x" * 64, "x" * 40)],
 )
-def test_an_id_begins_with_the_name_of_the_host_and_is_kept(tmp_path: Path, host: str, begins: str) -> None:
+def test_node_id_starts_with_hostname_and_is_stable(tmp_path: Path, host: str, begins: str) -> None:
     made = kept_node_id(tmp_path, host)
     assert re.fullmatch(f"{begins}-[0-9a-f]{{6}}", made)
     assert kept_node_id(tmp_path, host) == made
 
 
-def test_two_state_directories_of_a_host_have_two_ids(tmp_path: Path) -> None:
+def test_state_directories_of_one_host_have_different_ids(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     assert kept_node_id(tmp_path / "a") != kept_node_id(tmp_path / "b")
 
 
-def test_a_copy_on_another_host_has_an_id_of_its_own(tmp_path: Path) -> None:
+def test_copied_state_directory_gets_new_id(tmp_path: Path) -> None:
     first = kept_node_id(tmp_path, "one")
     second = kept_node_id(tmp_path, "two")
     assert second.startswith("two-")

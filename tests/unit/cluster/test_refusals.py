@@ -49,7 +49,7 @@ def join(address: str, token: SecretStr | None = TOKEN) -> Callable[[Path], Abst
         (join("127.0.0.1:1", None), "set FARM_JOIN_TOKEN"),
     ],
 )
-async def test_a_refusal_is_one_line_and_leaves_nothing(
+async def test_refused_start_gives_one_line_and_leaves_nothing(
     tmp_path: Path, attempt: Callable[[Path], AbstractAsyncContextManager[RunningFarm]], complaint: str
 ) -> None:
     with pytest.raises(ClusterError) as refused:
@@ -73,7 +73,7 @@ def test_an_unwritable_state_directory_is_named() -> None:
         pytest.fail("it must not be claimed")
 
 
-def test_what_runs_is_found_while_it_runs_and_refused_a_second_time(tmp_path: Path) -> None:
+def test_running_farm_is_found_and_sweeping_refused(tmp_path: Path) -> None:
     assert running_farm(tmp_path) is None
     info = FarmInfo(tmp_path, "head", 1, "http://127.0.0.1:1", "127.0.0.1:2", "node-a", 3.0)
     with locked(tmp_path):
@@ -86,7 +86,8 @@ def test_what_runs_is_found_while_it_runs_and_refused_a_second_time(tmp_path: Pa
     stop_farm(FarmInfo(tmp_path, "head", 2**22, "", "", "", 0.0))
 
 
-def test_who_only_looks_keeps_nobody_from_claiming_and_takes_no_other_for_a_farm(tmp_path: Path) -> None:
+def test_reading_farm_state_never_blocks_lock(tmp_path: Path) -> None:
+    """A reader also never takes another reader for a running farm."""
     with locked(tmp_path):
         write_farm_info(FarmInfo(tmp_path, "head", 1, "", "", "", 0.0))
         left = (tmp_path / "run" / "farm.json").read_text()
@@ -114,7 +115,7 @@ def test_who_only_looks_keeps_nobody_from_claiming_and_takes_no_other_for_a_farm
     assert set(seen) == {None}
 
 
-def test_a_killed_farm_is_swept(tmp_path: Path) -> None:
+def test_sweep_removes_files_of_killed_farm(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     run_dir = tmp_path / "state" / "run"
@@ -146,7 +147,7 @@ async def test_a_ray_without_token_authentication_is_refused(
     assert running_farm(tmp_path / "state") is None
 
 
-async def test_another_ruff_than_the_farms_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_ruff_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_ruff(tmp_path, monkeypatch, "0.15.8")
     with pytest.raises(ClusterError) as refused:
         await join("127.0.0.1:1")(tmp_path / "state").__aenter__()
@@ -154,7 +155,7 @@ async def test_another_ruff_than_the_farms_is_refused(tmp_path: Path, monkeypatc
     assert str(refused.value) == told
 
 
-def test_the_required_versions_are_those_that_are_checked() -> None:
+def test_required_versions_equal_checked_versions() -> None:
     project = read_toml((Path(__file__).parents[3] / "pyproject.toml").read_bytes())["project"]
     required = {
         found.name: str(found.specifier) for found in map(Requirement, project["optional-dependencies"]["node"])

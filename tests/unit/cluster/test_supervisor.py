@@ -42,17 +42,17 @@ def lines(process: "subprocess.Popen[str]") -> list[str]:
         ("os.kill(os.getpid(), signal.SIGKILL)", "-9 False"),
     ],
 )
-def test_an_end_in_order_is_told_from_a_death(end: str, told: str) -> None:
+def test_supervisor_distinguishes_orderly_exit_from_crash(end: str, told: str) -> None:
     assert lines(watched(end)) == [told]
 
 
-def test_what_the_dead_has_started_is_ended() -> None:
+def test_children_of_dead_process_are_killed() -> None:
     orphan, told = lines(watched(ORPHAN + "os._exit(1)"))
     assert told == "1 False"
     assert not psutil.pid_exists(int(orphan))
 
 
-def test_a_signal_is_passed_on() -> None:
+def test_signal_is_forwarded_to_child() -> None:
     process = watched(UNTIL_TERMINATED)
     assert process.stdout is not None
     assert int(process.stdout.readline()) != process.pid
@@ -60,7 +60,7 @@ def test_a_signal_is_passed_on() -> None:
     assert lines(process) == ["5 True"]
 
 
-def test_the_farm_ends_when_what_waits_for_it_is_killed() -> None:
+def test_farm_ends_when_supervisor_is_killed() -> None:
     process = watched(UNTIL_TERMINATED)
     assert process.stdout is not None
     child = psutil.Process(int(process.stdout.readline()))
@@ -70,7 +70,7 @@ def test_the_farm_ends_when_what_waits_for_it_is_killed() -> None:
     assert not child.is_running()
 
 
-def test_ends_in_words(tmp_path: Path) -> None:
+def test_exit_codes_are_described(tmp_path: Path) -> None:
     assert [describe_exit(code) for code in (1, -signal.SIGKILL, -99)] == [
         "ended with exit code 1",
         "was killed by SIGKILL",

@@ -46,7 +46,7 @@ LIST = (
         ("1.1.1.1:443", True),
     ],
 )
-def test_a_list_admits_what_it_names_and_nothing_like_it(authority: str, admitted: bool) -> None:
+def test_list_admits_only_matching_hosts(authority: str, admitted: bool) -> None:
     host, port = parse_authority(authority)
     assert port is not None
     assert (AllowList.parse(LIST).find(host, port) is not None) is admitted
@@ -99,13 +99,13 @@ def test_an_empty_list_admits_nothing() -> None:
         "[1.2.3.4]:80",
     ],
 )
-def test_what_is_no_pattern_is_refused_in_a_line(pattern: str) -> None:
+def test_invalid_pattern_gives_one_line_error(pattern: str) -> None:
     with pytest.raises(SpecError, match=r"^egress: ") as refused:
         AllowList.parse((pattern,))
     assert "\n" not in str(refused.value)
 
 
-def test_a_list_is_a_list_and_of_bounded_length() -> None:
+def test_value_must_be_list_of_limited_length() -> None:
     for wrong in ("pypi.org", ("pypi.org",) * 257):
         with pytest.raises(SpecError):
             AllowList.parse(wrong)
@@ -152,7 +152,7 @@ def test_a_list_is_a_list_and_of_bounded_length() -> None:
         ("ff0e::1", False),
     ],
 )
-def test_which_addresses_are_of_the_internet(address: str, public: bool) -> None:
+def test_public_addresses_are_recognized(address: str, public: bool) -> None:
     assert is_public(ip_address(address)) is public
 
 
@@ -173,7 +173,9 @@ def test_which_addresses_are_of_the_internet(address: str, public: bool) -> None
         ("127.0.0.1:80", "127.0.0.1:8710", "", "127.0.0.1"),
     ],
 )
-def test_where_what_was_admitted_may_be(granted: str, asked: str, permitted: str, not_permitted: str) -> None:
+def test_granted_hosts_may_resolve_only_to_permitted_addresses(
+    granted: str, asked: str, permitted: str, not_permitted: str
+) -> None:
     grants = Grants.parse(granted.split())
     host, port = parse_authority(asked)
     assert port is not None
@@ -181,7 +183,7 @@ def test_where_what_was_admitted_may_be(granted: str, asked: str, permitted: str
     assert [address for address in not_permitted.split() if not grants.refusal(host, port, ip_address(address))] == []
 
 
-def test_the_pattern_that_grants_most_decides() -> None:
+def test_broadest_matching_pattern_decides() -> None:
     allowed = AllowList.parse(("*.mirror.lan", "a.mirror.lan", "*.mirror.lan:443", "a.mirror.lan:443"))
     found = allowed.find("a.mirror.lan", 443)
     assert found is not None
@@ -189,7 +191,7 @@ def test_the_pattern_that_grants_most_decides() -> None:
 
 
 @given(st.text(max_size=40))
-def test_what_is_read_as_a_host_is_written_as_the_same(text: str) -> None:
+def test_parsed_host_round_trips(text: str) -> None:
     try:
         host = parse_host(text)
     except ValueError:

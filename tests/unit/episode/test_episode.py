@@ -60,7 +60,7 @@ async def episode(
     bundle: TaskBundle | None = None,
     limits: EpisodeLimits | None = None,
 ) -> Rollout:
-    """Run it; whatever happened, the record keeps its promises and no sandbox is left."""
+    """Run an episode; check that its record is valid and that no sandbox is left."""
     runtime = runtime or fake()
     rollout = await run_episode(order(limits), bundle or task(), policy, NodeServices("n1", runtime))
     check(rollout)
@@ -83,7 +83,7 @@ async def test_the_oracle_solves_and_nop_does_not() -> None:
     assert (idle.trainable, idle.segments, idle.patch) == (False, (), "")
 
 
-async def test_a_reply_without_a_call_ends_the_work() -> None:
+async def test_reply_without_call_ends_episode() -> None:
     rollout = await episode(Scripted(FIX, say(content="All done.")))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
 
@@ -98,20 +98,20 @@ async def test_a_reply_without_a_call_ends_the_work() -> None:
         (Scripted(FIX, say(call("bash"), stop=StopReason.PARSE_ERROR)), EpisodeLimits(), StopReason.PARSE_ERROR),
     ],
 )
-async def test_a_limit_truncates_and_the_work_so_far_counts(
+async def test_limit_truncates_episode_and_change_is_graded(
     policy: Scripted, limits: EpisodeLimits, stop: StopReason
 ) -> None:
     assert ending(await episode(policy, limits=limits)) == (Status.TRUNCATED, stop, 1.0)
 
 
-async def test_the_agents_deadline_truncates_while_it_thinks() -> None:
+async def test_agent_deadline_during_reply_truncates_episode() -> None:
     policy = Scripted(FIX)
     policy.then(policy.forever)
     rollout = await episode(policy, limits=EpisodeLimits(agent_s=1.0))
     assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
 
 
-async def test_the_agents_deadline_truncates_amid_a_call_which_stays_on_record() -> None:
+async def test_deadline_during_call_records_unfinished_calls() -> None:
     rollout = await episode(
         Scripted(FIX, say(call("glob", {"pattern": "*"}), call("bash", {"command": "sleep 60"}), call("submit"))),
         limits=EpisodeLimits(agent_s=1.0),
@@ -120,7 +120,7 @@ async def test_the_agents_deadline_truncates_amid_a_call_which_stays_on_record()
     assert [use.result for use in rollout.turns[1].tool_uses][1:] == ["Not finished: the episode ended first."] * 2
 
 
-async def test_a_deadline_that_passes_in_an_outage_is_the_endpoints() -> None:
+async def test_deadline_during_outage_is_model_failure() -> None:
     policy = Scripted(FIX)
     policy.then(policy.forever)
     policy.unavailable_reason = "http://h/v1 answers 503"
@@ -132,7 +132,7 @@ async def test_a_deadline_that_passes_in_an_outage_is_the_endpoints() -> None:
 
 
 @pytest.mark.parametrize("silent", [True, False])
-async def test_a_deadline_that_passes_while_the_endpoint_answers_nobody_is_the_endpoints(silent: bool) -> None:
+async def test_deadline_with_silent_endpoint_is_model_failure(silent: bool) -> None:
     policy = Scripted(FIX)
     policy.then(policy.forever)
     policy.silent_s = 0.09 if silent else 0.01
@@ -162,7 +162,7 @@ async def test_an_endpoint_that_never_answers_gives_no_reward() -> None:
     assert (rollout.error.origin, rollout.error.retryable) == (Origin.MODEL, True)
 
 
-async def test_a_call_that_takes_too_long_times_out_and_the_episode_goes_on() -> None:
+async def test_call_timeout_does_not_end_episode() -> None:
     rollout = await episode(
         Scripted(say(call("bash", {"command": "sleep 60"})), FIX, DONE), limits=EpisodeLimits(tool_s=1.0)
     )
@@ -184,7 +184,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("trouble", "kind"), BROKEN.values(), ids=BROKEN.keys())
-async def test_infrastructure_is_no_reward(trouble: dict[str, Any], kind: str) -> None:
+async def test_infrastructure_failure_gives_no_reward(trouble: dict[str, Any], kind: str) -> None:
     rollout = await episode(Scripted(FIX, DONE), fake(**trouble))
     assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
     assert rollout.error is not None
@@ -193,7 +193,7 @@ async def test_infrastructure_is_no_reward(trouble: dict[str, Any], kind: str) -
 
 
 @pytest.mark.parametrize("by", [LossCause.INSIDE, LossCause.MEMORY])
-async def test_a_sandbox_lost_under_a_policy_that_never_acted_is_no_reward(by: LossCause) -> None:
+async def test_sandbox_lost_before_any_call_gives_no_reward(by: LossCause) -> None:
     rollout = await episode(Scripted(say(content="I give up.")), fake(lifetimes=[1], by=by))
     assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
 
@@ -203,40 +203,40 @@ LOST = {LossCause.INSIDE: StopReason.SANDBOX_LOST, LossCause.MEMORY: StopReason.
 
 @pytest.mark.parametrize("by", LOST)
 @pytest.mark.parametrize("calls", [1, 2, 3, 4], ids=lambda calls: f"after {calls} calls")
-async def test_a_sandbox_that_the_policy_takes_down_is_worth_nothing(by: LossCause, calls: int) -> None:
+async def test_sandbox_lost_by_policy_earns_zero(by: LossCause, calls: int) -> None:
     rollout = await episode(Scripted(FIX, DONE), fake(lifetimes=[calls], by=by))
     assert ending(rollout) == (Status.TRUNCATED, LOST[by], 0.0)
     assert rollout.reason.startswith("the work was lost: ")
 
 
 @pytest.mark.parametrize("by", LOST)
-async def test_a_sandbox_that_the_change_takes_down_is_worth_nothing(by: LossCause) -> None:
+async def test_sandbox_lost_by_change_earns_zero(by: LossCause) -> None:
     rollout = await episode(Scripted(FIX, DONE), fake(lifetimes=[None, 4], by=by))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
 
 
-async def test_what_was_said_before_a_failure_stays_on_record() -> None:
+async def test_failed_episode_keeps_its_turns() -> None:
     rollout = await episode(Scripted(FIX, DONE), fake(lifetimes=[4]))
     assert rollout.status is Status.FAILED
     assert [turn.tool_uses[0].name for turn in rollout.turns] == [EDITOR, "submit"]
 
 
-async def test_an_image_that_has_gone_is_infrastructure() -> None:
+async def test_missing_image_is_retryable_infrastructure_failure() -> None:
     rollout = await episode(Scripted(), bundle=task(image="gone:1"))
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.error.retryable) == (Origin.INFRA, True)
 
 
 @pytest.mark.parametrize("retryable", [True, False])
-async def test_a_policy_that_fails_is_the_models_failure(retryable: bool) -> None:
+async def test_policy_error_is_model_failure(retryable: bool) -> None:
     rollout = await episode(Scripted(FIX, PolicyError("no\nsense", retryable=retryable)))
     assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
     assert rollout.error == Failure(Origin.MODEL, "PolicyError", "no sense", retryable)
 
 
 @pytest.mark.parametrize("steps", [(DONE,), (FIX, DONE)])
-async def test_an_image_that_cannot_run_its_tests_gives_no_reward(steps: tuple[Reply, ...]) -> None:
-    """Tests were judged 0 if the policy had changed anything."""
+async def test_image_that_cannot_run_tests_gives_no_reward(steps: tuple[Reply, ...]) -> None:
+    """A test command that fails on the unchanged workspace is a task failure, also if the policy changed files."""
 
     async def breaks(_: FakeProcess) -> int:
         return 127
@@ -248,7 +248,7 @@ async def test_an_image_that_cannot_run_its_tests_gives_no_reward(steps: tuple[R
     assert "with nothing changed, the test command wrote no report (exit code 127" in rollout.error.message
 
 
-async def test_tests_that_only_the_change_breaks_are_worth_0() -> None:
+async def test_test_command_broken_by_change_earns_zero() -> None:
     runs = 0
 
     async def breaks(process: FakeProcess) -> int:
@@ -265,20 +265,20 @@ async def test_tests_that_only_the_change_breaks_are_worth_0() -> None:
     assert runs == 4  # the run with nothing changed is remembered
 
 
-async def test_a_defect_of_ours_is_a_failure_with_its_trace_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_internal_error_is_failure_with_logged_traceback(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         rollout = await episode(Scripted(KeyError("oops")))
     assert rollout.error == Failure(Origin.INFRA, "KeyError", "'oops'", retryable=False)
     assert "Traceback" in caplog.text
 
 
-async def test_a_task_that_asks_for_an_unknown_tool_does_not_begin() -> None:
+async def test_unknown_tool_in_task_is_task_failure() -> None:
     rollout = await episode(Scripted(), bundle=task(tools=("bahs",)))
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.error.type) == (Origin.TASK, "SpecError")
 
 
-async def test_the_run_chooses_the_tools_before_the_task() -> None:
+async def test_tools_of_run_override_tools_of_task() -> None:
     policy = Scripted(say(call("shell", {"command": ["apply_patch", PATCH]})), say(call("submit")), say())
     rollout = await run_episode(
         order(tools=("codex", "-update_plan")), task(tools=("bash",)), policy, NodeServices("n1", fake())
@@ -290,13 +290,13 @@ async def test_the_run_chooses_the_tools_before_the_task() -> None:
     assert "a message without a tool call ends the work. What" in system
 
 
-async def test_a_task_chooses_its_tools_where_the_run_does_not() -> None:
+async def test_task_tools_apply_if_run_names_none() -> None:
     rollout = await episode(Scripted(FIX, DONE), bundle=task(tools=("-grep", "-glob")))
     assert (rollout.tool_pack, rollout.tools) == ("default", ("bash", "str_replace_based_edit_tool", "submit"))
     assert "ends the work, as does the submit tool. What" in rollout.messages_head[0]["content"]
 
 
-async def test_memory_that_the_policy_ate_is_the_policys() -> None:
+async def test_out_of_memory_by_policy_earns_zero() -> None:
     runtime = fake()
 
     async def eat() -> Reply:
@@ -309,7 +309,7 @@ async def test_memory_that_the_policy_ate_is_the_policys() -> None:
     assert "memory" in rollout.reason
 
 
-async def test_a_change_beyond_measure_is_worth_nothing() -> None:
+async def test_too_large_change_earns_zero() -> None:
     async def fill(process: FakeProcess) -> int:
         process.files.write(f"{WORKSPACE}/big", bytes(65 * 1024 * 1024))
         return 0
@@ -320,7 +320,7 @@ async def test_a_change_beyond_measure_is_worth_nothing() -> None:
 
 
 @pytest.mark.parametrize("at", ["policy", "tool", "grading"])
-async def test_a_cancelled_episode_leaves_nothing(at: str) -> None:
+async def test_cancelled_episode_leaves_no_sandbox(at: str) -> None:
     runtime, reached = fake(), asyncio.Event()
     policy = Scripted(FIX)
     match at:
@@ -353,7 +353,7 @@ class StickySandbox(FakeSandbox):
 
 
 class StickyRuntime(FakeRuntime):
-    """Its first sandbox does not go."""
+    """A runtime whose first sandbox cannot be removed."""
 
     async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
         sandbox = await super().create(spec, base=base, boot_timeout_s=boot_timeout_s)
@@ -362,13 +362,13 @@ class StickyRuntime(FakeRuntime):
         return sandbox
 
 
-async def test_a_sandbox_that_does_not_go_is_left_to_the_reaper(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unremovable_sandbox_is_left_to_reaper(caplog: pytest.LogCaptureFixture) -> None:
     rollout = await run_episode(order(), task(), Scripted(FIX, DONE), NodeServices("n1", fake(kind=StickyRuntime)))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert "the reaper will take it" in caplog.text
 
 
-async def test_malformed_calls_are_told_to_the_policy_and_counted() -> None:
+async def test_malformed_calls_are_answered_and_counted() -> None:
     policy = Scripted(
         say(call("bahs"), call("bash", "{"), call("bash", {"cmd": "ls"}), call("grep", {"pattern": "bug"})), FIX, DONE
     )
@@ -390,7 +390,7 @@ async def test_nothing_runs_after_submit() -> None:
     assert rollout.turns[0].tool_uses[2].result == "Not run: the work had been submitted."
 
 
-async def test_segments_and_versions_of_a_sampled_conversation() -> None:
+async def test_sampled_conversation_has_segment_and_policy_versions() -> None:
     first = say(create("fixed\n"), sampled=sampled([1, 2], [3, 4], version=6), request_id="a")
     second = say(call("submit"), sampled=sampled([1, 2, 3, 4, 5], [6], version=7), request_id="b")
     rollout = await episode(Scripted(first, second))
@@ -402,7 +402,7 @@ async def test_segments_and_versions_of_a_sampled_conversation() -> None:
     assert (rollout.policy_version_min, rollout.policy_version_max) == (6, 7)
 
 
-async def test_a_full_context_is_no_turn_and_costs_no_training_data() -> None:
+async def test_full_context_adds_no_turn_and_keeps_segments() -> None:
     rollout = await episode(
         Scripted(say(create("fixed\n"), sampled=sampled([1], [2])), say(stop=StopReason.CONTEXT_LENGTH))
     )
@@ -415,7 +415,7 @@ async def test_one_reply_without_tokens_makes_the_rollout_untrainable() -> None:
     assert (rollout.reward, rollout.trainable, rollout.segments) == (1.0, False, ())
 
 
-async def test_inconsistent_tokens_show_in_the_record_and_an_engine_without_tokens_does_not() -> None:
+async def test_only_inconsistent_tokens_add_reason_and_metric() -> None:
     rollout = await episode(Scripted(say(create("fixed\n"), distrust="2 token ids with 1 log-probabilities"), DONE))
     assert (rollout.reward, rollout.trainable, rollout.error) == (1.0, False, None)
     assert rollout.metrics["untrainable_inconsistent_tokens"] == 1
@@ -427,7 +427,7 @@ async def test_inconsistent_tokens_show_in_the_record_and_an_engine_without_toke
     )
 
 
-async def test_an_endpoint_without_tokens_shows_in_the_record() -> None:
+async def test_missing_tokens_are_explained_in_record() -> None:
     policy = Scripted(replace(FIX, model="tiny"), replace(DONE, model="tiny"))
     of_endpoint = order(policy=PolicySpec("openai", "http://127.0.0.1:1/v1"))
     rollout = await run_episode(of_endpoint, task(), policy, NodeServices("n1", fake()))
@@ -438,7 +438,7 @@ async def test_an_endpoint_without_tokens_shows_in_the_record() -> None:
 
 
 async def test_the_model_that_an_endpoint_names_is_recorded() -> None:
-    """The name that a run gives has precedence; without a reply only the kind is known."""
+    """The run's model name has precedence; without a reply the kind of the policy is recorded."""
     unnamed = PolicySpec("openai", "http://127.0.0.1:1/v1")
     for spec, step, recorded in (
         (unnamed, replace(DONE, model="tiny"), "tiny"),
@@ -454,21 +454,21 @@ def shown(rollout: Rollout) -> str:
     return "\n".join(line.plain for line in transcript(rollout, Sidecar(reason=rollout.reason), 0))
 
 
-async def test_a_failed_rollout_is_untrainable_whatever_was_sampled() -> None:
+async def test_failed_rollout_is_untrainable_despite_tokens() -> None:
     rollout = await episode(
         Scripted(say(create("fixed\n"), sampled=sampled([1], [2])), PolicyError("x", retryable=True))
     )
     assert (rollout.trainable, rollout.segments) == (False, ())
 
 
-async def test_tokens_that_break_a_promise_leave_the_verdict() -> None:
+async def test_invalid_segments_keep_verdict() -> None:
     rollout = await episode(Scripted(say(call("submit"), sampled=sampled([1], [2, 3], logprobs=1))))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
     assert (rollout.trainable, rollout.segments) == (False, ())
     assert "untrainable: segments[0]: 3 token_ids" in rollout.reason
 
 
-async def test_a_watcher_sees_turns_and_the_judging() -> None:
+async def test_event_callback_gets_turns_and_grading() -> None:
     seen: list[tuple[EventKind, int, bool]] = []
     await run_episode(
         order(),
@@ -486,7 +486,7 @@ async def test_a_watcher_sees_turns_and_the_judging() -> None:
     ]
 
 
-async def test_seconds_add_up() -> None:
+async def test_phase_times_add_up_to_total() -> None:
     metrics = (await episode(Scripted(FIX, DONE))).metrics
     phases = ("boot_s", "baseline_s", "policy_s", "tools_s", "change_s", "verify_s")  # teardown goes on beside verify
     assert 0 < sum(metrics[name] for name in phases) <= metrics["total_s"]
@@ -496,7 +496,7 @@ async def test_seconds_add_up() -> None:
     assert metrics["overhead_s"] == metrics["total_s"] - elsewhere
 
 
-async def test_a_known_image_is_not_walked_again() -> None:
+async def test_baseline_of_image_is_read_once() -> None:
     baselines, runtime = Baselines(), fake(lifetimes=[1, 0, 0])
     first, *others = [await runtime.create(SandboxSpec("task:1")) for _ in range(3)]
     taken = await asyncio.gather(*(baselines.of(sandbox, WORKSPACE) for sandbox in (first, *others)))
@@ -505,14 +505,14 @@ async def test_a_known_image_is_not_walked_again() -> None:
         await baselines.of(first, "/elsewhere")
 
 
-async def test_a_report_says_what_the_scheduler_needs() -> None:
+async def test_report_has_reward_failure_and_metrics() -> None:
     rollout = await episode(Scripted(FIX, DONE))
     told = episode_report(rollout, order(), published=True)
     assert (told.rollout_id, told.reward, told.failure, told.published) == (rollout.rollout_id, 1.0, None, True)
     assert told.metrics == rollout.metrics
 
 
-def test_an_episode_that_could_not_begin_is_a_failed_rollout() -> None:
+def test_episode_that_cannot_start_is_failed_rollout() -> None:
     rollout = failed_rollout(order(), ImageError("pip: no such package"), node="n1")
     check(rollout)
     assert rollout.error == Failure(Origin.TASK, "ImageError", "pip: no such package", retryable=False)

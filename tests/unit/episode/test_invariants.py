@@ -60,7 +60,7 @@ ROLLOUT = Rollout(
 FAILURE = Failure(Origin.INFRA, "BootError", "no answer", True)
 
 
-def test_a_sound_record_passes() -> None:
+def test_valid_record_passes() -> None:
     check(ROLLOUT)
     check(replace(ROLLOUT, trainable=False, segments=(), reward=0.0))
     check(replace(ROLLOUT, status=Status.FAILED, error=FAILURE, reward=None, trainable=False, segments=()))
@@ -79,7 +79,7 @@ def test_a_sound_record_passes() -> None:
         ({"trainable": False}, "1 segments"),
     ],
 )
-def test_a_broken_record_is_refused(changed: dict[str, Any], said: str) -> None:
+def test_invalid_record_is_refused(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRollout, match=said):
         check(replace(ROLLOUT, **changed))
 
@@ -98,6 +98,6 @@ def test_a_broken_record_is_refused(changed: dict[str, Any], said: str) -> None:
         ({"weight_versions": (WeightSpan(1, 4, 4),)}, "weight span"),
     ],
 )
-def test_a_broken_segment_is_refused(changed: dict[str, Any], said: str) -> None:
+def test_invalid_segment_is_refused(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRollout, match=said):
         check(replace(ROLLOUT, segments=(replace(SEGMENT, **changed),)))

@@ -44,7 +44,7 @@ ORDER = order(attempt=2, policy=PolicySpec("openai", "http://h/v1", "m", {"seed"
 
 
 def only(directory: Path) -> Path:
-    """What it holds."""
+    """Return the only path in the directory."""
     [path] = directory.iterdir()
     return path
 
@@ -54,7 +54,7 @@ def nothing(directory: Path) -> bool:
 
 
 def opened(path: Path) -> int:
-    """How many descriptors of this process lead there, also where it is removed."""
+    """Return the number of open descriptors of the path in this process, also if the file was removed."""
     leads = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed just now
@@ -63,7 +63,7 @@ def opened(path: Path) -> int:
 
 
 async def written(directory: Path) -> Path:
-    """The journal of an episode of two lives."""
+    """Write the journal of an episode that was resumed once, and return its path."""
     sandbox = await fake().create(SandboxSpec("task:1"))
     journal = JournalDirectory(directory).of(ORDER)
     watch = Stopwatch(5.0)
@@ -90,7 +90,7 @@ async def written(directory: Path) -> Path:
     return only(directory)
 
 
-async def test_it_tells_all_that_it_was_told(tmp_path: Path) -> None:
+async def test_journal_returns_all_recorded_entries(tmp_path: Path) -> None:
     began_s = time.monotonic()
     path = await written(tmp_path / "episodes")
     most_s = 5.0 + time.monotonic() - began_s
@@ -109,7 +109,7 @@ async def test_it_tells_all_that_it_was_told(tmp_path: Path) -> None:
     assert (past.stop, past.change, past.settled) == (StopReason.PARSE_ERROR, CHANGE, True)
 
 
-async def test_a_prompt_that_goes_on_is_not_written_again(tmp_path: Path) -> None:
+async def test_journal_stores_growing_prompt_once(tmp_path: Path) -> None:
     sandbox = await fake().create(SandboxSpec("task:1"))
     journal = JournalDirectory(tmp_path).of(ORDER)
     journal.begin(ORDER, sandbox, 0.0, Stopwatch())
@@ -123,7 +123,7 @@ async def test_a_prompt_that_goes_on_is_not_written_again(tmp_path: Path) -> Non
     assert path.stat().st_size < 4 * 2 * len(context) + 50 * 500
 
 
-async def test_a_torn_record_does_not_count_and_is_written_over(tmp_path: Path) -> None:
+async def test_torn_entry_is_ignored_and_overwritten(tmp_path: Path) -> None:
     path = await written(tmp_path / "episodes")
     whole = path.read_bytes()
     ends = []
@@ -156,7 +156,7 @@ def bytes_of_one(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @settings(max_examples=300, deadline=None)
 @given(at=st.integers(0, 10_000), value=st.integers(1, 255))
-def test_one_that_was_changed_is_of_no_use(bytes_of_one: bytes, at: int, value: int) -> None:
+def test_modified_journal_is_refused(bytes_of_one: bytes, at: int, value: int) -> None:
     at %= len(bytes_of_one)
     changed = bytearray(bytes_of_one)
     changed[at] ^= value
@@ -164,7 +164,7 @@ def test_one_that_was_changed_is_of_no_use(bytes_of_one: bytes, at: int, value: 
         JournalState.read(io.BytesIO(changed))
 
 
-async def test_what_cannot_be_gone_on_from_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unusable_journals_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = await written(tmp_path / "episodes")
     (path.parent / "garbage").write_bytes(b"\x93" * 100)
     (path.parent / "empty").touch()
@@ -176,8 +176,8 @@ async def test_what_cannot_be_gone_on_from_is_removed(tmp_path: Path, monkeypatc
     assert not path.exists()
 
 
-async def test_an_episode_that_ends_its_processes_is_not_begun_for_ever(tmp_path: Path) -> None:
-    """Not even where it does so while its journal is read."""
+async def test_episode_that_kills_process_has_limited_restarts(tmp_path: Path) -> None:
+    """A restart also counts if the process ends while the journal is read."""
     path = await written(tmp_path / "episodes")
     lives = 2
     while found := JournalDirectory(path.parent).find_interrupted():
@@ -189,7 +189,7 @@ async def test_an_episode_that_ends_its_processes_is_not_begun_for_ever(tmp_path
     assert not path.exists()
 
 
-async def test_long_journals_take_no_memory_before_they_are_recalled(tmp_path: Path) -> None:
+async def test_listing_interrupted_episodes_uses_little_memory(tmp_path: Path) -> None:
     sandbox = await fake().create(SandboxSpec("task:1"))
     for number in range(4):
         asked = order(rollout_id=f"run-{number}")
@@ -208,10 +208,10 @@ async def test_long_journals_take_no_memory_before_they_are_recalled(tmp_path: P
 
 
 @pytest.mark.parametrize("tokens", [2**70, 0])
-async def test_one_that_cannot_be_written_is_given_up(
+async def test_journal_that_cannot_be_written_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: int
 ) -> None:
-    """For want of words, or of room."""
+    """A number is too large to encode, or the journal reaches its size limit."""
     sandbox = await fake().create(SandboxSpec("task:1"))
     journal = JournalDirectory(tmp_path).of(ORDER)
     journal.begin(ORDER, sandbox, 0.0, Stopwatch())
@@ -225,7 +225,7 @@ async def test_one_that_cannot_be_written_is_given_up(
     journal.remove()
 
 
-async def test_where_there_is_no_place_for_one_the_episode_does_without(tmp_path: Path) -> None:
+async def test_journal_in_missing_directory_is_skipped(tmp_path: Path) -> None:
     sandbox = await fake().create(SandboxSpec("task:1"))
     journal = EpisodeJournal(tmp_path / "missing" / "too" / "journal")
     journal.begin(ORDER, sandbox, 0.0, Stopwatch())

@@ -38,7 +38,7 @@ class Empty(BaseModel):
 
 @dataclass
 class Probe:
-    """A tool that says what runs beside it."""
+    """A tool that records the order and the concurrency of its calls."""
 
     name: ClassVar[str] = "bash"
     description: ClassVar[str] = ""
@@ -86,14 +86,14 @@ async def results_of(probes: Sequence[Probe], *asked: tuple[str, str]) -> list[s
     return [result.content if result else None for result in results]
 
 
-async def test_neighbouring_readers_run_side_by_side_and_answer_in_order() -> None:
+async def test_adjacent_reading_calls_run_concurrently_in_order() -> None:
     meeting = asyncio.Barrier(3)
     probes = [kind(meeting) for kind in (Reader, Editor)]
     async with asyncio.timeout(60):
         assert await results_of(probes, ("reader", "a"), ("editor", "b"), ("reader", "c")) == ["a", "b", "c"]
 
 
-async def test_a_malformed_call_keeps_no_reader_from_running_beside_others() -> None:
+async def test_malformed_call_does_not_serialize_reading_calls() -> None:
     probe = Reader(asyncio.Barrier(2))
     async with asyncio.timeout(60):
         found = await results_of([probe], ("reader", "a"), ("raeder", "b"), ("reader", "c"))
@@ -102,7 +102,7 @@ async def test_a_malformed_call_keeps_no_reader_from_running_beside_others() -> 
     assert "did you mean reader?" in found[1]
 
 
-async def test_what_may_change_something_runs_by_itself_in_its_place() -> None:
+async def test_writing_calls_run_alone_in_order() -> None:
     probe = Reader()
     bash = Probe(order=probe.order)
     asked = [("reader", "1"), ("bash", "2"), ("bash", "3"), ("reader", "4")]
@@ -111,22 +111,22 @@ async def test_what_may_change_something_runs_by_itself_in_its_place() -> None:
     assert bash.most == 1
 
 
-async def test_only_so_many_run_at_once() -> None:
+async def test_concurrent_calls_are_limited() -> None:
     probe = Reader()
     await results_of([probe], *[("reader", str(number)) for number in range(PARALLEL_CALLS * 3)])
     assert probe.most == PARALLEL_CALLS
 
 
-async def test_what_comes_after_the_end_is_not_run() -> None:
+async def test_calls_after_submit_are_not_run() -> None:
     assert await results_of([Probe()], ("bash", "a"), ("bash", "done"), ("bash", "b")) == ["a", "done", None]
 
 
-async def test_a_lost_sandbox_ends_the_calls_beside_it() -> None:
+async def test_lost_sandbox_ends_concurrent_calls() -> None:
     with pytest.raises(SandboxGone):
         await results_of([Reader()], ("reader", "a"), ("reader", "gone"))
 
 
-def test_an_orders_limits_are_caps_over_the_tasks() -> None:
+def test_assignment_limits_cap_task_limits() -> None:
     plain = task(agent_timeout_s=100.0, max_turns=30).task
     assert LoopLimits.of(plain, EpisodeLimits()) == LoopLimits(100.0, 180.0, 30, None)
     assert LoopLimits.of(plain, EpisodeLimits(agent_s=5, max_turns=2, max_tokens=7, tool_s=3)) == LoopLimits(5, 3, 2, 7)
@@ -153,17 +153,17 @@ def test_an_orders_limits_are_caps_over_the_tasks() -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_whose_fault_it_is(error: Exception, origin: Origin, retryable: bool) -> None:
+def test_errors_are_classified_by_origin(error: Exception, origin: Origin, retryable: bool) -> None:
     failure = classify(error, begun=False)
     assert (failure.origin, failure.type, failure.retryable) == (origin, type(error).__name__, retryable)
 
 
-def test_an_image_that_went_away_is_fetched_again_by_another_attempt() -> None:
+def test_missing_image_after_start_is_retryable() -> None:
     failure = classify(ImageError("gone"), begun=True)
     assert (failure.origin, failure.retryable) == (Origin.INFRA, True)
 
 
-def test_a_message_is_one_line_and_short() -> None:
+def test_failure_message_is_one_short_line() -> None:
     failure = classify(SandboxGone("a\nb\t" + "c" * 10_000), begun=True)
     assert failure.message.startswith("a b ccc")
     assert len(failure.message) == 500

@@ -36,7 +36,7 @@ REPLIES = (
 
 
 def with_own_verifier() -> TaskBundle:
-    """Judged by one artifact, once a hook has run."""
+    """Return a task that is graded by one artifact after a collect hook."""
     bundle = task()
     separate = Separate(
         image=bundle.task.image,
@@ -54,7 +54,7 @@ def with_own_verifier() -> TaskBundle:
 
 
 class Machine:
-    """Sandboxes, and the journals of the agent on it. ``gates``: words that wait to be noted."""
+    """A node with sandboxes and journals. ``gates``: words whose command waits for an event."""
 
     def __init__(self, directory: Path, bundle: TaskBundle | None = None) -> None:
         self.bundle = bundle or task()
@@ -97,7 +97,7 @@ class Machine:
 
     @asynccontextmanager
     async def cut_off(self, policy: Policy, waits: asyncio.Event, **how: Any) -> AsyncIterator[EpisodeJournal]:
-        """An episode that came to ``waits``, and whose process does nothing more: what another finds of it."""
+        """Interrupt an episode at ``waits``, and yield its journal as the next process reads it."""
         process = asyncio.create_task(self.episode(policy, **how))
         async with asyncio.timeout(60):
             await waits.wait()
@@ -111,7 +111,7 @@ class Machine:
 
 
 def told(rollout: Rollout) -> Any:
-    """All of it but times."""
+    """Return the parts of a rollout that do not depend on time."""
     turns = tuple(
         replace(
             turn,
@@ -134,7 +134,7 @@ async def uncut(tmp_path: Path) -> Rollout:
 
 
 @pytest.mark.parametrize("turns", range(4))
-async def test_cut_off_while_the_model_thinks(tmp_path: Path, uncut: Rollout, turns: int) -> None:
+async def test_episode_interrupted_during_reply_is_resumed(tmp_path: Path, uncut: Rollout, turns: int) -> None:
     machine, first = Machine(tmp_path), Scripted(*REPLIES[:turns])
     first.then(first.forever)
     async with machine.cut_off(first, first.waiting) as journal:
@@ -147,8 +147,8 @@ async def test_cut_off_while_the_model_thinks(tmp_path: Path, uncut: Rollout, tu
 
 
 @pytest.mark.parametrize("word", ["one", "two"])
-async def test_cut_off_while_a_command_runs(tmp_path: Path, uncut: Rollout, word: str) -> None:
-    """It goes on meanwhile, and is answered to whoever came back; it isn't run again."""
+async def test_episode_interrupted_during_command_is_resumed(tmp_path: Path, uncut: Rollout, word: str) -> None:
+    """The command continues during the interruption, runs once, and its result reaches the resumed episode."""
     machine = Machine(tmp_path)
     gate = machine.gates[word] = asyncio.Event()
     dead = Scripted(*REPLIES[: 1 if word == "one" else 3])
@@ -160,7 +160,7 @@ async def test_cut_off_while_a_command_runs(tmp_path: Path, uncut: Rollout, word
         assert machine.notes == ["one", "two"]
 
 
-async def test_cut_off_while_it_is_judged(tmp_path: Path, uncut: Rollout) -> None:
+async def test_episode_interrupted_during_grading_is_resumed(tmp_path: Path, uncut: Rollout) -> None:
     machine = Machine(tmp_path)
     machine.gates["verify"] = asyncio.Event()
     async with machine.cut_off(Scripted(*REPLIES), machine.waits) as journal:
@@ -174,7 +174,7 @@ async def test_cut_off_while_it_is_judged(tmp_path: Path, uncut: Rollout) -> Non
 
 
 @pytest.mark.parametrize("word", ["collected", "verify"])
-async def test_what_is_collected_for_a_verifier_of_its_own_is_collected_once(tmp_path: Path, word: str) -> None:
+async def test_interrupted_collect_hook_runs_once(tmp_path: Path, word: str) -> None:
     machine = Machine(tmp_path, with_own_verifier())
     gate = machine.gates[word] = asyncio.Event()
     async with machine.cut_off(Scripted(*REPLIES), machine.waits) as journal:
@@ -184,7 +184,7 @@ async def test_what_is_collected_for_a_verifier_of_its_own_is_collected_once(tmp
         assert machine.notes == ["one", "two", "collected"]
 
 
-async def test_hooks_have_their_own_time(tmp_path: Path) -> None:
+async def test_collect_hooks_are_exempt_from_tool_timeout(tmp_path: Path) -> None:
     machine = Machine(tmp_path, with_own_verifier())
     gate = machine.gates["collected"] = asyncio.Event()
     asyncio.get_running_loop().call_later(1.2, gate.set)
@@ -192,7 +192,7 @@ async def test_hooks_have_their_own_time(tmp_path: Path) -> None:
     assert rollout.reward == 1.0, rollout.reason
 
 
-async def test_cut_off_and_back_and_cut_off_again(tmp_path: Path, uncut: Rollout) -> None:
+async def test_episode_interrupted_twice_is_resumed(tmp_path: Path, uncut: Rollout) -> None:
     machine, first, second = Machine(tmp_path), Scripted(*REPLIES[:1]), Scripted(*REPLIES[:3])
     first.then(first.forever)
     second.then(second.forever)
@@ -206,7 +206,7 @@ async def test_cut_off_and_back_and_cut_off_again(tmp_path: Path, uncut: Rollout
         assert machine.notes == ["one", "two"]
 
 
-async def test_the_time_spent_before_counts_and_the_time_away_does_not(tmp_path: Path) -> None:
+async def test_agent_timeout_excludes_time_between_processes(tmp_path: Path) -> None:
     async def slowly() -> Any:
         await asyncio.sleep(0.2)  # the time that is to count
         return REPLIES[0]
@@ -225,7 +225,7 @@ async def test_the_time_spent_before_counts_and_the_time_away_does_not(tmp_path:
         assert rollout.turns[0].model_s >= 0.2
 
 
-async def test_an_oracle_goes_on_in_its_script(tmp_path: Path) -> None:
+async def test_interrupted_oracle_continues_its_script(tmp_path: Path) -> None:
     bundle = task()
     whole = await Machine(tmp_path / "other").episode(OraclePolicy(bundle))
 

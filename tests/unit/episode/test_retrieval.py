@@ -68,14 +68,14 @@ def ending(rollout: Rollout) -> tuple[Status, StopReason, float | None]:
 # What is read
 
 
-def test_it_is_read_from_task_toml_and_travels(tmp_path: Path) -> None:
+def test_retrieval_round_trips_from_manifest_through_bundle(tmp_path: Path) -> None:
     bundle = load_task(write_task(tmp_path, task_DOT_toml=TOML), state_dir=tmp_path)
     assert bundle.task.retrieval == Retrieval(calls_per_turn=8, max_turns=4, beta=0.5, expected=EXPECTED)
     assert bundle.task.max_turns == 4
     assert unpack(pack(bundle)) == bundle
 
 
-def test_what_is_expected_is_not_shown(tmp_path: Path) -> None:
+def test_task_output_hides_expected_lines(tmp_path: Path) -> None:
     path = write_task(tmp_path, task_DOT_toml=TOML)
     done = CliRunner().invoke(
         command_line(["tasks"]), ["tasks", "show", str(path), "--json", "--state-dir", str(tmp_path)]
@@ -110,7 +110,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("text", FAULTS)
-def test_a_fault_is_one_line_that_names_the_key(text: str, tmp_path: Path) -> None:
+def test_invalid_retrieval_key_gives_one_line_error(text: str, tmp_path: Path) -> None:
     with pytest.raises(TaskError) as caught:
         load_task(write_task(tmp_path, task_DOT_toml=text), state_dir=tmp_path)
     assert "\n" not in str(caught.value)
@@ -130,33 +130,33 @@ def test_a_fault_is_one_line_that_names_the_key(text: str, tmp_path: Path) -> No
         ("swe-agent", {"str_replace_editor"}),
     ],
 )
-def test_of_each_pack_there_is_what_only_reads(pack: str, names: set[str]) -> None:
+def test_packs_keep_only_reading_tools(pack: str, names: set[str]) -> None:
     toolset = Toolset.of([pack]).only_reading(Answer())
     assert {*toolset.names} == {*names, "answer"}
     assert toolset.pack == pack
 
 
 @pytest.mark.parametrize("words", [["codex"], ["bash", "submit"]])
-def test_without_a_tool_that_reads_there_is_no_such_toolset(words: list[str]) -> None:
+def test_toolset_without_reading_tool_is_refused(words: list[str]) -> None:
     with pytest.raises(SpecError, match="no tool is read-only among"):
         Toolset.of(words).only_reading(Answer())
 
 
-def test_a_run_that_gives_such_tasks_no_reader_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_run_without_reading_tool_is_refused_on_submission(tmp_path: Path) -> None:
     write_task(tmp_path / "set", task_DOT_toml=TOML)
     assert len(prepare_taskset(tmp_path / "set", ["swe-agent"], state_dir=tmp_path)) == 1
     with pytest.raises(TasksetError, match="retrieval tasks, and no tool is read-only among shell, apply_patch"):
         prepare_taskset(tmp_path / "set", ["codex"], state_dir=tmp_path)
 
 
-def test_the_editor_has_no_word_for_writing_left() -> None:
+def test_read_only_editor_has_no_write_commands() -> None:
     toolset = Toolset.of().only_reading()
     (schema,) = [tool["function"] for tool in toolset.schemas() if tool["function"]["name"] == EDITOR]
     assert set(schema["parameters"]["properties"]) == {"command", "path", "view_range"}
     assert "create" not in json.dumps(schema)
 
 
-def test_the_schema_of_the_answer() -> None:
+def test_answer_tool_schema_requires_path_and_lines() -> None:
     schema = Toolset([Answer()]).schemas()[0]["function"]["parameters"]
     file = schema["properties"]["files"]["items"]
     assert file["required"] == ["path", "lines"]
@@ -177,7 +177,7 @@ async def test_the_oracle_answers_and_nop_does_not() -> None:
     assert idle.reason == "no answer was given"
 
 
-def test_a_right_name_without_a_right_line_is_not_told_as_found() -> None:
+def test_file_without_correct_line_is_not_found() -> None:
     retrieval = Retrieval(calls_per_turn=8, max_turns=4, beta=0.5, expected=EXPECTED)
     told = decide_answer(retrieval, "/repo", '{"files": [{"path": "src/a.py", "lines": []}]}').reason
     assert told == "0 of 2 expected files found among 1 (F 0.000); F of lines 0.000"
@@ -185,7 +185,7 @@ def test_a_right_name_without_a_right_line_is_not_told_as_found() -> None:
     assert told.startswith("1 of 2 expected files found among 1 (F 0.833)")
 
 
-async def test_a_partial_answer_is_worth_what_it_holds_and_carries_tokens() -> None:
+async def test_partial_answer_earns_partial_reward_and_has_tokens() -> None:
     step = say(answer({"src/a.py": [[15, 24]], "/etc/passwd": []}), sampled=sampled([1, 2], [3]))
     rollout = await episode(Scripted(step))
     assert rollout.reward_components["files_precision"] == 0.5
@@ -200,7 +200,7 @@ async def test_a_partial_answer_is_worth_what_it_holds_and_carries_tokens() -> N
     assert segment.token_ids.tolist() == [1, 2, 3]
 
 
-async def test_calls_past_the_bound_are_refused_and_counted_and_an_answer_is_none_of_them() -> None:
+async def test_calls_over_limit_are_refused_except_answer() -> None:
     rollout = await episode(Scripted(say(VIEW, VIEW, VIEW, call("grep"), RIGHT)))
     kinds = [use.error_kind for use in rollout.turns[0].tool_uses]
     assert kinds == [None, None, "over_limit", "over_limit", None]
@@ -210,13 +210,13 @@ async def test_calls_past_the_bound_are_refused_and_counted_and_an_answer_is_non
 
 
 @pytest.mark.parametrize("writing", [call("bash", {"command": "rm -rf ."}), call("submit"), create("x")])
-async def test_what_writes_is_not_there(writing: ToolCall) -> None:
+async def test_writing_calls_are_refused(writing: ToolCall) -> None:
     rollout = await episode(Scripted(say(writing), say(RIGHT)))
     assert rollout.turns[0].tool_uses[0].error_kind in ("unknown_tool", "bad_arguments")
     assert rollout.reward == 1.0
 
 
-async def test_the_last_message_may_answer_and_none_after_it() -> None:
+async def test_last_turn_may_answer_and_later_may_not() -> None:
     assert (await episode(Scripted(say(VIEW), say(VIEW), say(RIGHT)))).reward == 1.0
     late = await episode(Scripted(say(VIEW), say(VIEW), say(VIEW), say(RIGHT)))
     assert ending(late) == (Status.TRUNCATED, StopReason.MAX_TURNS, 0.0)
@@ -225,13 +225,13 @@ async def test_the_last_message_may_answer_and_none_after_it() -> None:
     assert "You have 1 messages" in capped.shown[0][0]["content"]
 
 
-async def test_nothing_is_run_after_the_answer_and_no_other_counts() -> None:
+async def test_calls_after_answer_are_not_run() -> None:
     rollout = await episode(Scripted(say(answer({"no.py": [[1, 1]]}), VIEW, RIGHT)))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
     assert [use.result for use in rollout.turns[0].tool_uses][1:] == ["Not run: the work had been submitted."] * 2
 
 
-async def test_an_answer_that_was_cut_off_with_its_reply_is_none() -> None:
+async def test_answer_in_truncated_reply_is_ignored() -> None:
     rollout = await episode(Scripted(say(RIGHT, stop=StopReason.CONTEXT_LENGTH)))
     assert ending(rollout) == (Status.TRUNCATED, StopReason.CONTEXT_LENGTH, 0.0)
 
@@ -270,7 +270,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("written", MALFORMED.values(), ids=MALFORMED.keys())
-async def test_a_malformed_answer_ends_the_work_and_is_worth_nothing(written: str) -> None:
+async def test_malformed_answer_ends_episode_and_earns_zero(written: str) -> None:
     rollout = await episode(Scripted(say(call("answer", written)), say(RIGHT)))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
     assert rollout.reason.startswith("answer was malformed: ")
@@ -278,6 +278,6 @@ async def test_a_malformed_answer_ends_the_work_and_is_worth_nothing(written: st
     assert rollout.reward_components.items() >= {"verdict": 0.0, "answered": 0.0, "resolved": 0.0}.items()
 
 
-async def test_a_change_is_not_what_is_judged() -> None:
+async def test_grading_change_for_retrieval_task_is_refused() -> None:
     with pytest.raises(VerifierError, match="asks for an answer"):
         await grade(GradingRequest(finding(), change(), fake(), rng=random.Random(1)))

@@ -20,7 +20,7 @@ def reply(prompt: list[int], tokens: list[int], *spans: WeightSpan) -> SampledRe
 
 @dataclass(frozen=True)
 class Conversation:
-    """Replies, and for each whether its prompt forgets what came before."""
+    """Replies, and for each reply True if its prompt starts a new context."""
 
     replies: list[SampledReply]
     forks: list[bool]
@@ -28,7 +28,7 @@ class Conversation:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> Conversation:
-    """Prompts that continue what came before, or (told apart by a first token never drawn) begin anew."""
+    """Draw prompts that continue the last context, or that start a new context with a unique first token."""
     seen: list[int] = []
     replies: list[SampledReply] = []
     forks: list[bool] = []
@@ -44,7 +44,7 @@ def conversations(draw: st.DrawFn) -> Conversation:
 
 
 @given(conversations())
-def test_every_sampled_token_is_in_exactly_one_mask_in_order(conversation: Conversation) -> None:
+def test_sampled_tokens_are_each_in_one_loss_mask(conversation: Conversation) -> None:
     segments = build_segments(conversation.replies)
     learned = [
         (token, logprob)
@@ -61,7 +61,7 @@ def test_every_sampled_token_is_in_exactly_one_mask_in_order(conversation: Conve
 
 
 @given(conversations())
-def test_a_segment_is_exactly_the_last_context_and_what_it_sampled(conversation: Conversation) -> None:
+def test_segment_equals_last_prompt_and_its_reply(conversation: Conversation) -> None:
     segments = build_segments(conversation.replies)
     assert len(segments) == (1 + sum(conversation.forks) if conversation.replies else 0)
     turns = iter(conversation.replies)
@@ -79,7 +79,7 @@ def test_a_segment_is_exactly_the_last_context_and_what_it_sampled(conversation:
 
 
 @given(conversations())
-def test_weight_spans_move_with_their_tokens(conversation: Conversation) -> None:
+def test_weight_spans_follow_their_tokens(conversation: Conversation) -> None:
     for segment in build_segments(conversation.replies):
         for span in segment.weight_versions:
             assert all(segment.loss_mask[span.start : span.end])
@@ -99,19 +99,19 @@ def test_tool_results_between_replies_are_masked() -> None:
     assert [(turn.start, turn.end, turn.request_id) for turn in segment.turns] == [(2, 4, "r2"), (6, 7, "r6")]
 
 
-def test_a_token_written_anew_by_the_template_forks() -> None:
+def test_changed_token_in_prompt_forks_segment() -> None:
     first, second = build_segments([reply([1, 2], [3, 4]), reply([1, 2, 3, 99, 50], [6])])
     assert first.token_ids.tolist() == [1, 2, 3, 4]
     assert second.token_ids.tolist() == [1, 2, 3, 99, 50, 6]
     assert second.loss_mask == bytes([0, 0, 0, 0, 0, 1])
 
 
-def test_a_prompt_that_forgets_the_end_forks() -> None:
+def test_shortened_prompt_forks_segment() -> None:
     first, second = build_segments([reply([1, 2], [3, 4]), reply([1, 2, 3], [5])])
     assert (first.prompt_length, second.prompt_length) == (2, 3)
 
 
-def test_versions_are_the_oldest_and_the_newest() -> None:
+def test_version_range_is_oldest_and_newest_version() -> None:
     segments = build_segments(
         [reply([1], [2, 3], WeightSpan(7, 0, 1), WeightSpan(8, 1, 2)), reply([9], [4], WeightSpan(5, 0, 1))]
     )

@@ -23,7 +23,7 @@ from tests.support.farm.grading_values import WORKSPACE, case, junit, make_verif
 
 
 async def score(process: FakeProcess) -> int:
-    """The reward is what stands in the file that the step's tests name."""
+    """Write the reward from the file that the step's tests name."""
     named = process.files.read("/tests/named").decode()
     process.files.write("/logs/verifier/reward.txt", process.files.read(f"{WORKSPACE}/{named}"))
     return 0
@@ -34,7 +34,7 @@ async def ready(process: FakeProcess) -> int:
 
 
 def in_steps(*least: float | None, **changes: Any) -> TaskBundle:
-    """So many steps; each is worth what the policy wrote into ``NUMBER.txt``."""
+    """Return a task of steps; the reward of each step is the number in ``NUMBER.txt``."""
     verifier = make_verifier(report=ReportFormat.REWARD_FILE, command="score", fail_to_pass=(), pass_to_pass=())
     steps, parts = [], []
     for number, gate in enumerate(least):
@@ -64,7 +64,7 @@ def steps_of(rollout: Rollout) -> Sequence[float]:
 
 
 @pytest.mark.parametrize(("how", "reward"), [(StepReward.MEAN, 0.625), (StepReward.FINAL, 0.5)])
-async def test_each_step_is_told_in_a_new_context_and_judged_by_its_own_tests(how: StepReward, reward: float) -> None:
+async def test_steps_have_own_context_and_tests(how: StepReward, reward: float) -> None:
     bundle = in_steps(None, None, None, step_reward=how)
     script = (write(0, 0.75), DONE, write(1, 0.625), DONE, write(2, 0.5), say())
     rollout, policy = await play(bundle, *script)
@@ -80,18 +80,18 @@ async def test_each_step_is_told_in_a_new_context_and_judged_by_its_own_tests(ho
     assert (rollout.status, rollout.stop_reason) == (Status.COMPLETED, StopReason.AGENT_DONE)
 
 
-async def test_no_single_change_is_judged_for_all_steps() -> None:
+async def test_grading_one_change_for_steps_is_refused() -> None:
     with pytest.raises(VerifierError, match="step by step"):
         await grade(GradingRequest(in_steps(None), Change(), fake(), rng=random.Random(1)))
 
 
-async def test_a_task_is_resolved_when_each_of_its_steps_is() -> None:
+async def test_task_is_resolved_if_all_steps_are() -> None:
     rollout, _ = await play(in_steps(1.0, 1.0), write(0, 1), DONE, write(1, 1), DONE)
     assert (rollout.reward, rollout.reward_components["resolved"]) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(("given", "judged"), [(0.5, [0.5]), (0.75, [0.75, 0.25])])
-async def test_a_step_that_gave_too_little_is_the_last(given: float, judged: list[float]) -> None:
+async def test_step_below_minimum_reward_ends_episode(given: float, judged: list[float]) -> None:
     rollout, _ = await play(in_steps(0.75, None), write(0, given), DONE, DONE)
     assert steps_of(rollout) == judged
     assert rollout.reward == sum(judged) / len(judged)
@@ -99,7 +99,7 @@ async def test_a_step_that_gave_too_little_is_the_last(given: float, judged: lis
 
 
 async def lie(process: FakeProcess) -> int:
-    """Every test of every file has passed."""
+    """Report that every test of every file passed."""
     report, *files = process.argv[1:]
     named = {path: re.findall(r"def (test_\w+)", process.files.read(process.path(path)).decode()) for path in files}
     cases = [case(path.removesuffix(".py").replace("/", "."), name) for path in files for name in named[path]]
@@ -107,7 +107,7 @@ async def lie(process: FakeProcess) -> int:
     return 0
 
 
-async def test_a_step_whose_results_cannot_be_true_is_flagged_whatever_comes_after_it() -> None:
+async def test_tampered_step_is_flagged_despite_later_steps() -> None:
     bundle = in_steps(None, None)
     verifier = make_verifier(command="lie {report} {files}", pass_to_pass=())
     steps = (replace(bundle.task.steps[0], verifier=verifier), bundle.task.steps[1])
@@ -123,7 +123,7 @@ async def test_a_step_whose_results_cannot_be_true_is_flagged_whatever_comes_aft
     assert all(is_component(name) for name in rollout.reward_components)
 
 
-async def test_whoever_breaks_the_next_step_gets_nothing_for_it() -> None:
+async def test_policy_breaking_next_step_earns_zero_there() -> None:
     script = (write(0, 1), say(create("spoilt\n")), DONE)
     rollout, _ = await play(in_steps(None, None), *script)
     assert steps_of(rollout) == [1.0, 0.0]
@@ -131,7 +131,7 @@ async def test_whoever_breaks_the_next_step_gets_nothing_for_it() -> None:
     assert "healthcheck" in rollout.reason
 
 
-async def test_a_first_step_that_cannot_begin_is_the_tasks_fault() -> None:
+async def test_failed_setup_of_first_step_is_task_failure() -> None:
     bundle = in_steps(None)
     bundle = replace(bundle, steps=(replace(bundle.steps[0], workdir={"src/a.py": BundleFile(b"spoilt\n")}),))
     rollout, _ = await play(bundle, DONE)
@@ -139,7 +139,7 @@ async def test_a_first_step_that_cannot_begin_is_the_tasks_fault() -> None:
     assert (rollout.error.origin, rollout.reward) == (Origin.TASK, None)
 
 
-async def test_time_is_each_steps_own_and_turns_are_counted_over_all() -> None:
+async def test_timeout_is_per_step_and_turns_are_total() -> None:
     bundle = in_steps(None, None)
     first = replace(bundle.task.steps[0], agent_timeout_s=1.0)
     bundle = replace(bundle, task=replace(bundle.task, agent_timeout_s=1.0, steps=(first, bundle.task.steps[1])))
@@ -157,7 +157,7 @@ async def test_time_is_each_steps_own_and_turns_are_counted_over_all() -> None:
     assert (steps_of(rollout), rollout.stop_reason) == ([1.0, 0.0], StopReason.MAX_TURNS)
 
 
-async def test_each_step_is_a_segment_of_tokens() -> None:
+async def test_each_step_has_own_segment() -> None:
     def at(reply: Any, prompt: Sequence[int], tokens: Sequence[int]) -> Any:
         return replace(reply, sampled=sampled(prompt, tokens))
 
@@ -172,7 +172,7 @@ async def test_each_step_is_a_segment_of_tokens() -> None:
     assert rollout.trainable
 
 
-async def test_a_sandbox_that_the_policy_loses_is_worth_nothing_from_there_on() -> None:
+async def test_sandbox_lost_by_policy_zeroes_remaining_steps() -> None:
     async def dies(process: FakeProcess) -> int:
         raise SandboxGone("it ended by itself", by=LossCause.INSIDE)
 

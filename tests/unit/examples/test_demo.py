@@ -18,11 +18,11 @@ def head(reward: float | None) -> RolloutHead:
     return head_of(RolloutRecord.of(make_rollout(reward=reward)))
 
 
-def test_rewards_that_are_right_are_no_faults() -> None:
+def test_expected_rewards_give_no_faults() -> None:
     assert faults({"oracle": [head(1.0)], "nop": [head(0.0)]}) == []
 
 
-def test_an_episode_that_was_not_judged_is_named_with_its_error() -> None:
+def test_unjudged_episode_is_reported_with_error() -> None:
     assert faults({"oracle": [head(1.0), head(None)]}) == [
         "oracle demo/one: not judged: infra: the tool server no longer answers"
     ]
@@ -30,7 +30,7 @@ def test_an_episode_that_was_not_judged_is_named_with_its_error() -> None:
     assert faults({"nop": [head_of(RolloutRecord.of(cancelled))]}) == ["nop demo/one: not judged: cancelled"]
 
 
-def test_a_wrong_reward_is_named_with_the_right_one_and_so_is_a_run_of_nothing() -> None:
+def test_wrong_rewards_and_empty_runs_are_reported() -> None:
     assert faults({"oracle": [head(0.0)], "nop": []}) == [
         "oracle demo/one: reward 0, not 1",
         "nop: no episode at all",
@@ -38,7 +38,7 @@ def test_a_wrong_reward_is_named_with_the_right_one_and_so_is_a_run_of_nothing()
 
 
 @pytest.mark.parametrize("value", [("x",), ("0",), ("-1",), ("1001",), ("",), ()])
-def test_the_quickstart_refuses_a_group_size_that_is_none_before_it_does_anything(value: tuple[str, ...]) -> None:
+def test_quickstart_refuses_invalid_group_size_first(value: tuple[str, ...]) -> None:
     done = subprocess.run(["bash", QUICKSTART, "--group-size", *value], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: --group-size takes a number from 1 to 1000")

@@ -295,7 +295,7 @@ async def test_empty_junit_report_earns_nothing() -> None:
     assert (reward, "not reported" in reason) == (0.0, True)
 
 
-async def test_a_forfeit_is_worth_nothing_and_boots_nothing() -> None:
+async def test_forfeit_earns_zero_without_boot() -> None:
     farm = runtime()
     verdict = await grade(GradingRequest(make_bundle(), Forfeit("too large"), farm))
     assert (verdict.reward, verdict.reason, dict(verdict.components)) == (0.0, "too large", {"resolved": 0.0})
@@ -307,6 +307,6 @@ async def test_a_forfeit_is_worth_nothing_and_boots_nothing() -> None:
     [(WrittenAnswer("{}"), "asks for a change"), (Artifacts(Change()), "no verifier of its own")],
     ids=["answer", "artifacts"],
 )
-async def test_work_of_another_kind_than_the_tasks_is_refused(work: Work, remedy: str) -> None:
+async def test_work_of_wrong_kind_is_refused(work: Work, remedy: str) -> None:
     with pytest.raises(VerifierError, match=remedy):
         await grade(GradingRequest(make_bundle(), work, runtime()))

@@ -391,8 +391,8 @@ def test_falsified_test_passing_by_chance_is_no_tampering(pristine: bool) -> Non
     assert (both.reward, both.tampered) == (0.0, True)
 
 
-def test_a_control_run_with_nothing_changed_may_ask_for_what_the_code_gives() -> None:
-    """A policy that only changes protected files would be given no reward otherwise, as if the task were unfit."""
+def test_falsified_test_passing_unchanged_code_is_no_tampering() -> None:
+    """Without this rule, a policy that changes only protected files gets no reward, as if the task were unfit."""
     control = VerifierEvidence(BOTH | HONEST)
     verdict = decide(make_verifier(), replace(DECOYS, must_not_pass=(NEW,)), control, pristine=True)
     assert (verdict.tampered, verdict.passed_false) == (False, ())

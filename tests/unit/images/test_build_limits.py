@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize(("cpus", "quota"), [(2.0, 200_000), (0.5, 50_000), (0.001, 1000)])
-def test_processors_are_written_for_either_version_of_cgroups(tmp_path: Path, cpus: float, quota: int) -> None:
+def test_cpu_limit_is_written_for_both_cgroup_versions(tmp_path: Path, cpus: float, quota: int) -> None:
     [unified] = candidates(Hierarchies({"": tmp_path}), "/step")
     (tmp_path / "step").mkdir()
     unified.limit_cpus(cpus)
@@ -30,16 +30,16 @@ def test_processors_are_written_for_either_version_of_cgroups(tmp_path: Path, cp
     assert (tmp_path / "cpu" / "step" / "cpu.cfs_period_us").read_text() == "100000"
 
 
-def test_processors_that_cannot_be_limited_are_an_error(tmp_path: Path) -> None:
+def test_cpu_limit_without_controller_raises(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         StepGroup(tmp_path, tmp_path, tmp_path / "none", unified=True).limit_cpus(1)
 
 
-def test_version_1_without_a_controller_of_processors_has_no_candidates(tmp_path: Path) -> None:
+def test_cgroup_v1_without_cpu_controller_has_no_candidates(tmp_path: Path) -> None:
     assert not list(candidates(Hierarchies({"memory": tmp_path, "pids": tmp_path}), "/step"))
 
 
-def test_operators_limits_reach_the_build() -> None:
+def test_configured_limits_reach_build() -> None:
     config = load_config(environ={"FARM_BUILD_CPUS": "1.5", "FARM_BUILD_TIMEOUT_MAX_S": "600"})
     limits = read_build_settings(config.build, environ={}).limits
     assert (limits.cpus, limits.timeout_max_s) == (1.5, 600)
@@ -49,12 +49,12 @@ def test_operators_limits_reach_the_build() -> None:
 
 @pytest.mark.parametrize("variable", ["FARM_BUILD_CPUS", "FARM_BUILD_TIMEOUT_MAX_S"])
 @pytest.mark.parametrize("value", ["0", "-1", "inf", "nan"])
-def test_limits_that_limit_nothing_are_refused(variable: str, value: str) -> None:
+def test_ineffective_limits_are_refused(variable: str, value: str) -> None:
     with pytest.raises(ConfigError):
         load_config(environ={variable: value})
 
 
-def test_copies_are_counted_by_the_builders_progress() -> None:
+def test_copies_are_counted_from_builder_progress() -> None:
     count = CopyCount()
     for line in (
         "#1 [internal] load build definition from Dockerfile",
@@ -106,13 +106,13 @@ def measured(meter: DiskMeter, uppers: Uppers, copies: int) -> tuple[int, int, i
     return use.steps // MIB, use.copies_least // MIB, use.copies_most // MIB
 
 
-def test_layers_that_no_build_makes_are_not_counted(storage: Storage) -> None:
+def test_layers_outside_builds_are_not_counted(storage: Storage) -> None:
     meter = DiskMeter(storage.root)
     storage.add("a" * 64, 3, "base")
     assert measured(meter, Uppers((), ()), copies=5) == (0, 0, 0)
 
 
-def test_copies_of_a_build_that_is_alone_are_all_its_own(storage: Storage) -> None:
+def test_copies_belong_to_only_running_build(storage: Storage) -> None:
     meter = DiskMeter(storage.root)
     storage.add("dockerfile", 0)
     storage.add("first", 2, "base")
@@ -120,7 +120,7 @@ def test_copies_of_a_build_that_is_alone_are_all_its_own(storage: Storage) -> No
     assert measured(meter, Uppers((), ()), copies=2) == (0, 5, 5)
 
 
-def test_copies_above_and_below_steps_are_their_builds(storage: Storage) -> None:
+def test_copies_around_steps_belong_to_their_build(storage: Storage) -> None:
     meter = DiskMeter(storage.root)
     storage.add("below", 1, "base")
     own = storage.add("own", 2, "below", "base")
@@ -131,7 +131,7 @@ def test_copies_above_and_below_steps_are_their_builds(storage: Storage) -> None
     assert measured(meter, Uppers([own], [other]), copies=9) == (2, 4, 4)
 
 
-def test_copies_without_steps_are_shared_out_by_their_number(storage: Storage) -> None:
+def test_copies_without_steps_are_attributed_by_count(storage: Storage) -> None:
     meter = DiskMeter(storage.root)
     for at, mib in enumerate((1, 2, 3, 4)):
         storage.add(f"copy{at}", mib, "base")
@@ -140,14 +140,14 @@ def test_copies_without_steps_are_shared_out_by_their_number(storage: Storage) -
     assert measured(meter, Uppers((), ()), copies=9) == (0, 10, 10)
 
 
-def test_context_of_anothers_build_is_not_counted(storage: Storage) -> None:
+def test_context_of_other_build_is_not_counted(storage: Storage) -> None:
     meter = DiskMeter(storage.root)
     storage.add("context", 8)
     storage.add("mine", 1, "base")
     assert measured(meter, Uppers((), ()), copies=2) == (0, 1, 1)
 
 
-def test_stages_from_scratch_do_not_pass_for_contexts(storage: Storage) -> None:
+def test_stages_from_scratch_are_counted_as_copies(storage: Storage) -> None:
     meter = DiskMeter(storage.root)
     for at in range(6):
         storage.add(f"copy{at}", 2)

@@ -16,7 +16,7 @@ def output(*lines: str, most_bytes: int = 1000) -> BuildOutput:
     return made
 
 
-def test_a_log_is_kept_whole_and_private(tmp_path: Path) -> None:
+def test_log_is_complete_and_private(tmp_path: Path) -> None:
     path = BuildLogs.of(tmp_path).keep("registry.example/a/b:1", output("one", "two"))
     assert path == tmp_path / "log" / "builds" / "registry.example-a-b-1.log"
     assert path.read_bytes() == b"one\ntwo\n"
@@ -24,13 +24,13 @@ def test_a_log_is_kept_whole_and_private(tmp_path: Path) -> None:
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_next_failure_of_an_image_takes_the_place_of_the_last(tmp_path: Path) -> None:
+def test_next_failure_of_image_replaces_log(tmp_path: Path) -> None:
     logs = BuildLogs(tmp_path)
     assert logs.keep("a:1", output("one")) == logs.keep("a:1", output("two"))
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"two\n"]
 
 
-def test_of_much_output_the_beginning_and_the_end_are_kept() -> None:
+def test_long_output_keeps_beginning_and_end() -> None:
     lines = [f"line {number}" for number in range(1000)]
     content = output(*lines).content().decode().splitlines()
     gap = next(number for number, line in enumerate(content) if "left out" in line)
@@ -42,7 +42,7 @@ def test_of_much_output_the_beginning_and_the_end_are_kept() -> None:
     assert len(output("x" * 5000).content()) == 500
 
 
-def test_the_number_of_logs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_logs_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_logs, "MAX_LOGS", 3)
     logs = BuildLogs(tmp_path)
     for number in range(5):
@@ -53,7 +53,7 @@ def test_the_number_of_logs_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     assert sorted(path.name for path in tmp_path.iterdir()) == ["image-3.log", "image-4.log", "image-5.log"]
 
 
-def test_a_log_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_unwritable_log_raises_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert BuildLogs(tmp_path / "file").keep("a:1", output("one")) is None
     assert BuildLogs(tmp_path).keep("a:1", output()) is None

@@ -24,12 +24,12 @@ DIGEST = "sha256:" + "a" * 64
         ("x://y", "x://y"),
     ],
 )
-def test_the_default_registry_is_mirrored_and_no_other(name: str, source: str, tmp_path: Path) -> None:
+def test_only_default_registry_is_mirrored(name: str, source: str, tmp_path: Path) -> None:
     assert ImageOrigins.of(tmp_path, "mirror.lan:5000/hub/").source(name) == source
     assert ImageOrigins.of(tmp_path).source(name) == name
 
 
-def test_a_pin_lasts_and_a_spoilt_one_counts_for_nothing(tmp_path: Path) -> None:
+def test_pin_persists_and_corrupt_pin_is_ignored(tmp_path: Path) -> None:
     origins = ImageOrigins.of(tmp_path, "mirror.lan")
     origins.note("org/task:1", "no digest")
     assert origins.source("org/task:1") == "mirror.lan/org/task:1"
@@ -42,7 +42,7 @@ def test_a_pin_lasts_and_a_spoilt_one_counts_for_nothing(tmp_path: Path) -> None
         assert origins.pin("org/task:1") is None
 
 
-def test_what_a_dockerfile_builds_on() -> None:
+def test_dockerfile_bases_exclude_stages_and_scratch() -> None:
     text = "ARG A=x\nFROM --platform=linux/amd64 org/a:1 AS One\nFROM $A\nFROM one\nFROM scratch\nfrom org/b as two\n"
     assert bases(text + "RUN <<EOF\nFROM inside\nEOF\nFROM org/a:1\n") == ("org/a:1", "org/b")
     assert bases("") == ()

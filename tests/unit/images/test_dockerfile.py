@@ -44,12 +44,12 @@ def granted(text: str) -> str:
         ("RUN a\r\nRUN b\r\n", f"RUN{FLAG} a\r\nRUN{FLAG} b\r\n"),
     ],
 )
-def test_grants(before: str, after: str) -> None:
+def test_mounts_and_arguments_are_added_to_dockerfile(before: str, after: str) -> None:
     assert granted(before) == after
 
 
 @given(st.text())
-def test_nothing_to_grant_changes_nothing(text: str) -> None:
+def test_dockerfile_without_grants_is_unchanged(text: str) -> None:
     assert grant(text, mounts=[], arguments=[]) == text
 
 
@@ -62,7 +62,7 @@ LINES = st.lists(
 
 
 @given(LINES)
-def test_taking_the_grants_out_again_gives_the_original(lines: list[str]) -> None:
+def test_removing_grants_restores_dockerfile(lines: list[str]) -> None:
     text = "\n".join(lines)
     assert granted(text).replace(FLAG, "").replace("\nARG A\nARG B", "") == text
 

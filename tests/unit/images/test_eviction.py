@@ -25,7 +25,7 @@ def order(held: Holdings, prefix: str = "farm-task-") -> list[str]:
     return [gone.name for gone in departures(held, held.free_to_go(prefix))]
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_least_recently_used_image_is_evicted_first() -> None:
     held = holdings(
         image("farm-task-new", "1", tagged_at=50),
         image("farm-task-old", "2", tagged_at=10),
@@ -35,12 +35,12 @@ def test_the_least_recently_used_goes_first() -> None:
     assert order(held) == ["farm-task-old", "farm-task-new", "farm-task-used"]
 
 
-def test_what_is_not_the_farms_stays_and_what_it_pulled_does_not() -> None:
+def test_foreign_images_stay_and_pulled_images_are_evicted() -> None:
     held = holdings(image("farm-base", on=BASE), image("debian", "1"), image("pulled-x", "2"), pulled_x=1, debian=1)
     assert order(held) == ["pulled-x"]
 
 
-def test_bytes_are_those_beyond_the_images_that_others_are_built_on() -> None:
+def test_own_bytes_exclude_base_layers() -> None:
     base = ImageInfo("farm-task-base", "id of base", {}, "/", 100, {}, ("0", "1"))
     upper = ImageInfo("farm-task-upper", "id of upper", {}, "/", 130, {}, ("0", "1", "2"))
     twin = ImageInfo("farm-task-twin", "id of upper", {}, "/", 130, {}, ("0", "1", "2"))
@@ -49,20 +49,20 @@ def test_bytes_are_those_beyond_the_images_that_others_are_built_on() -> None:
     assert held.own_bytes([upper, base]) == 130
 
 
-def test_an_image_is_of_the_farm_that_has_a_note_of_it() -> None:
+def test_image_belongs_to_state_directory_with_record() -> None:
     mine, other = image("farm-task-mine", "1"), image("farm-task-other", "2")
     held = holdings(mine, other, farm_task_mine=1)
     assert [held.is_of_state_dir(one) for one in held.images] == [True, False]
 
 
-def test_what_a_container_was_made_of_stays_under_all_its_names() -> None:
+def test_image_used_by_container_keeps_all_names() -> None:
     one = image("farm-task-a", "1")
     twin = ImageInfo("farm-task-b", one.digest, {}, "/", 1, {}, one.layers)
     assert order(holdings(one, twin, occupied={one.digest})) == []
     assert order(holdings(one, twin)) == ["farm-task-a", "farm-task-b"]
 
 
-def test_a_base_goes_after_the_last_that_is_built_on_it_or_not_at_all() -> None:
+def test_base_is_evicted_only_after_images_above() -> None:
     base = image("farm-task-base", "1")
     upper = image("farm-task-upper", "2", on=base.layers)
     foreign = image("mine", "3", on=base.layers)
@@ -71,7 +71,7 @@ def test_a_base_goes_after_the_last_that_is_built_on_it_or_not_at_all() -> None:
     assert order(holdings(base, upper, foreign)) == ["farm-task-upper"]
 
 
-def test_an_image_that_only_says_more_of_the_same_layers_is_no_base() -> None:
+def test_image_with_same_layers_is_no_base() -> None:
     one, other = image("farm-task-a", "1"), image("farm-task-b", "1")
     assert bases([one, other]) == {"farm-task-a": frozenset(), "farm-task-b": frozenset()}
 
@@ -81,7 +81,9 @@ def test_an_image_that_only_says_more_of_the_same_layers_is_no_base() -> None:
     st.sets(st.integers(0, 11)),
     st.lists(st.integers(0, 9), min_size=12, max_size=12),
 )
-def test_whatever_the_machine_holds(layers: list[tuple[str, ...]], foreign: set[int], used: list[int]) -> None:
+def test_any_holdings_evict_all_images_without_dependents(
+    layers: list[tuple[str, ...]], foreign: set[int], used: list[int]
+) -> None:
     images = [
         ImageInfo(f"{'mine' if n in foreign else 'farm-task'}-{n}", str(n), {}, "/", 1, {}, stack, used[n])
         for n, stack in enumerate(layers)
@@ -98,6 +100,6 @@ def test_whatever_the_machine_holds(layers: list[tuple[str, ...]], foreign: set[
             assert any(one.name in below[other] for other in left), "nothing kept it"
 
 
-def test_fullness_is_of_what_can_be_used() -> None:
+def test_fullness_is_fraction_of_usable_space() -> None:
     assert DiskUsage(used_bytes=30, free_bytes=10).fullness == 0.75
     assert DiskUsage(used_bytes=0, free_bytes=0).fullness == 0.0

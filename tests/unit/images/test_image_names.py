@@ -14,7 +14,7 @@ class Answer:
 
 
 class Daemon:
-    """Keeps its names as overlay2 does, or tells of no layers."""
+    """A daemon that stores names as overlay2 does, or that reports no layers."""
 
     def __init__(self, root: Path, *, overlay: bool = True) -> None:
         self._file = root / "image" / "overlay2" / "repositories.json"
@@ -42,7 +42,7 @@ class Daemon:
         return answer
 
 
-async def test_a_name_is_asked_for_until_it_is_known_where_to_look(tmp_path: Path) -> None:
+async def test_name_is_requested_until_its_file_is_located(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     daemon.tag("a", "1")
     names = ImageNames(daemon.ask)
@@ -50,7 +50,7 @@ async def test_a_name_is_asked_for_until_it_is_known_where_to_look(tmp_path: Pat
     assert daemon.asked == 2
 
 
-async def test_a_name_that_means_another_image_is_seen_at_once(tmp_path: Path) -> None:
+async def test_retagged_name_is_detected_immediately(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     names = ImageNames(daemon.ask)
     for number in range(50):
@@ -59,7 +59,7 @@ async def test_a_name_that_means_another_image_is_seen_at_once(tmp_path: Path) -
         assert (await names.find("a")).id == str(number)
 
 
-async def test_an_answer_that_was_overtaken_is_not_kept(tmp_path: Path) -> None:
+async def test_outdated_answer_is_not_cached(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     daemon.tag("a", "old")
     daemon.tag("b", "b")
@@ -78,7 +78,7 @@ async def test_an_answer_that_was_overtaken_is_not_kept(tmp_path: Path) -> None:
     assert (await names.find("a")).id == "new"
 
 
-async def test_a_daemon_without_such_a_file_is_asked_each_time(tmp_path: Path) -> None:
+async def test_daemon_without_name_file_is_asked_each_time(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, overlay=False)
     daemon.tag("a", "1")
     names = ImageNames(daemon.ask)
@@ -88,8 +88,8 @@ async def test_a_daemon_without_such_a_file_is_asked_each_time(tmp_path: Path) -
     assert daemon.asked == 2
 
 
-async def test_a_daemon_elsewhere_is_asked_each_time(tmp_path: Path) -> None:
-    """Its layers are not here, so what lies at the path of its file is not its."""
+async def test_remote_daemon_is_asked_each_time(tmp_path: Path) -> None:
+    """The daemon's layers are on another host, so the local names file belongs to another daemon."""
     daemon = Daemon(tmp_path)
     daemon.tag("a", "1")
 

@@ -9,7 +9,7 @@ NOW = 1_700_000_000.0
 LONG_NAME = "127.0.0.1:5000/" + "a/" * 115 + "x:1"
 
 
-def test_a_use_is_there_for_another_life(tmp_path: Path) -> None:
+def test_use_persists_across_restart(tmp_path: Path) -> None:
     ImageUses.of(tmp_path).note("farm-task-a:1", NOW)
     ImageUses.of(tmp_path).note(LONG_NAME, NOW + 1)
     assert ImageUses.of(tmp_path).all() == {
@@ -18,7 +18,7 @@ def test_a_use_is_there_for_another_life(tmp_path: Path) -> None:
     }
 
 
-def test_a_use_is_written_once_in_a_while_only(tmp_path: Path) -> None:
+def test_use_is_written_at_most_once_per_interval(tmp_path: Path) -> None:
     uses = ImageUses.of(tmp_path)
     for second in range(int(NOTE_EVERY_S)):
         uses.note("a", NOW + second)
@@ -27,21 +27,21 @@ def test_a_use_is_written_once_in_a_while_only(tmp_path: Path) -> None:
     assert uses.all()["a"].at == NOW + NOTE_EVERY_S
 
 
-def test_a_clock_that_was_set_back_does_not_silence_the_notes(tmp_path: Path) -> None:
+def test_clock_set_back_still_records_use(tmp_path: Path) -> None:
     uses = ImageUses.of(tmp_path)
     uses.note("a", NOW)
     uses.note("a", NOW - 86_400)
     assert uses.all()["a"].at == NOW - 86_400
 
 
-def test_a_use_leaves_the_mark_of_a_pull(tmp_path: Path) -> None:
+def test_use_keeps_pulled_flag(tmp_path: Path) -> None:
     ImageUses.of(tmp_path).note("a", NOW)
     ImageUses.of(tmp_path).note_pulled("a", NOW + 1)
     ImageUses.of(tmp_path).note("a", NOW + 2)
     assert ImageUses.of(tmp_path).all() == {"a": ImageUse(NOW + 2, pulled=True)}
 
 
-def test_what_is_no_note_is_passed_over(tmp_path: Path) -> None:
+def test_invalid_use_files_are_ignored(tmp_path: Path) -> None:
     uses = ImageUses.of(tmp_path)
     uses.note("a", NOW)
     home = tmp_path / "images"
@@ -52,7 +52,7 @@ def test_what_is_no_note_is_passed_over(tmp_path: Path) -> None:
     assert uses.all().keys() == {"a"}
 
 
-def test_what_is_gone_is_forgotten_but_not_what_is_being_made(tmp_path: Path) -> None:
+def test_removed_images_are_forgotten_except_recent_ones(tmp_path: Path) -> None:
     uses = ImageUses.of(tmp_path)
     for image, at in (("here", 0.0), ("gone", 0.0), ("in the making", NOW)):
         uses.note(image, at)
@@ -62,7 +62,7 @@ def test_what_is_gone_is_forgotten_but_not_what_is_being_made(tmp_path: Path) ->
     assert uses.all().keys() == {"in the making"}
 
 
-def test_a_directory_that_takes_no_note_fails_nobody(tmp_path: Path) -> None:
+def test_unwritable_directory_raises_no_error(tmp_path: Path) -> None:
     (tmp_path / "images").write_text("a file")
     uses = ImageUses.of(tmp_path)
     uses.note("a", NOW)

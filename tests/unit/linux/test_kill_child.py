@@ -9,7 +9,7 @@ from sandboxes.linux.kill_child import kill_group
 
 
 async def paused(command: str) -> Process:
-    """Return a process whose output is no longer taken from the pipe, because nobody reads it."""
+    """Return a process that writes to a full pipe without a reader."""
     process = await asyncio.create_subprocess_exec(
         *("/bin/sh", "-c", command), stdin=PIPE, stdout=PIPE, start_new_session=True
     )
@@ -19,7 +19,7 @@ async def paused(command: str) -> Process:
 
 
 @pytest.mark.parametrize("command", ["yes", "yes & wait", "head -c 400000 /dev/zero"])
-async def test_a_process_is_ended_though_nobody_has_read_what_it_wrote(command: str) -> None:
+async def test_process_with_unread_output_is_killed(command: str) -> None:
     process = await paused(command)
     await kill_group(process)
     assert process.returncode is not None

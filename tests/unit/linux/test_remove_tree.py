@@ -19,13 +19,13 @@ def dig(path: Path, depth: int) -> None:
     os.chdir(home)
 
 
-def test_a_tree_may_be_deeper_than_a_call_can_go(tmp_path: Path) -> None:
+def test_tree_deeper_than_recursion_limit_is_removed(tmp_path: Path) -> None:
     dig(tmp_path / "deep", 3 * sys.getrecursionlimit())
     remove_tree(tmp_path / "deep")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_links_are_not_followed_and_nothing_there_is_no_error(tmp_path: Path) -> None:
+def test_links_are_not_followed_and_missing_tree_ignored(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("stays")
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "link").symlink_to(tmp_path)
@@ -34,6 +34,6 @@ def test_links_are_not_followed_and_nothing_there_is_no_error(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["outside"]
 
 
-def test_what_stays_is_said(tmp_path: Path) -> None:
+def test_undeletable_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="/proc/self cannot be removed"):
         remove_tree(Path("/proc/self"))

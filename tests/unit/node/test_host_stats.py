@@ -5,7 +5,7 @@ from pathlib import Path
 from farm.node.host_stats import default_slots, read_machine
 
 
-def test_this_machine_is_read(tmp_path: Path) -> None:
+def test_host_stats_of_this_machine_can_be_read(tmp_path: Path) -> None:
     reading = read_machine(tmp_path)
     assert reading.image_disk_free_mib is None
     assert reading.memory_available_mib > 0
@@ -15,5 +15,5 @@ def test_this_machine_is_read(tmp_path: Path) -> None:
     assert read_machine(tmp_path, tmp_path).image_disk_free_mib is not None
 
 
-def test_there_is_room_for_one_at_least() -> None:
+def test_default_slots_are_at_least_one() -> None:
     assert default_slots() >= 1

@@ -24,7 +24,7 @@ def bundle(image: str = "x") -> TaskBundle:
 
 
 class Workshop:
-    """Makes images when told to; ``failing`` are raised by the first makings, in turn."""
+    """Builds images once ``may_end`` is set; the first builds raise ``failing`` in turn."""
 
     def __init__(self, *failing: Exception) -> None:
         self.begun: list[str] = []
@@ -44,12 +44,12 @@ class Workshop:
 
 
 async def settled() -> None:
-    """Let everything run that can."""
+    """Let all ready tasks run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def test_all_who_ask_share_one_making() -> None:
+async def test_concurrent_callers_share_one_build() -> None:
     workshop = Workshop()
     shelf = ImageCache(workshop, ["y"])
     takers = [asyncio.create_task(shelf.ensure(bundle())) for _ in range(5)]
@@ -61,7 +61,7 @@ async def test_all_who_ask_share_one_making() -> None:
 
 
 def with_verifier(image: str) -> TaskBundle:
-    """A task of image ``x``, and a verifier of another."""
+    """Return a task of image ``x`` with a verifier of another image."""
     separate = Separate(
         image, workdir=None, artifacts=(), collect=(), brings_tests=True, cpus=1, memory_mib=64, storage_mib=64, env=()
     )
@@ -69,7 +69,7 @@ def with_verifier(image: str) -> TaskBundle:
     return replace(made, task=replace(made.task, verifier=replace(made.task.verifier, separate=separate)))
 
 
-async def test_tasks_of_one_image_with_other_verifiers_need_other_images() -> None:
+async def test_tasks_with_different_verifier_images_build_separately() -> None:
     workshop = Workshop(ImageError("no such step"))
     shelf = ImageCache(workshop, backoff_s=FOREVER_S)
     bad, good = (asyncio.create_task(shelf.ensure(with_verifier(image))) for image in ("bad", "good"))
@@ -88,7 +88,7 @@ async def test_tasks_of_one_image_with_other_verifiers_need_other_images() -> No
     assert shelf.images == {"x"}
 
 
-async def test_one_who_gives_up_leaves_the_making_to_the_others() -> None:
+async def test_cancelled_caller_keeps_build_for_others() -> None:
     workshop = Workshop()
     shelf = ImageCache(workshop)
     impatient, patient = (asyncio.create_task(shelf.ensure(bundle())) for _ in range(2))
@@ -102,7 +102,7 @@ async def test_one_who_gives_up_leaves_the_making_to_the_others() -> None:
     assert workshop.begun == ["x"]
 
 
-async def test_the_last_who_gives_up_ends_the_making_and_whoever_comes_then_begins_anew() -> None:
+async def test_last_cancelled_caller_ends_build_and_next_rebuilds() -> None:
     workshop = Workshop()
     shelf = ImageCache(workshop)
     takers = [asyncio.create_task(shelf.ensure(bundle())) for _ in range(2)]
@@ -117,7 +117,7 @@ async def test_the_last_who_gives_up_ends_the_making_and_whoever_comes_then_begi
     assert workshop.begun == ["x", "x"]
 
 
-async def test_a_fault_of_the_task_is_told_to_all_and_for_a_while_at_once_to_whoever_comes() -> None:
+async def test_task_fault_fails_all_callers_until_backoff_ends() -> None:
     workshop = Workshop(ImageError("no such step"))
     workshop.may_end.set()
     shelf = ImageCache(workshop, backoff_s=FOREVER_S)
@@ -129,7 +129,7 @@ async def test_a_fault_of_the_task_is_told_to_all_and_for_a_while_at_once_to_who
     assert shelf.images == frozenset()
 
 
-async def test_a_fault_of_the_machine_is_told_to_all_and_whoever_comes_waits_for_the_next_try() -> None:
+async def test_host_fault_fails_caller_and_next_retries() -> None:
     workshop = Workshop(RuntimeUnavailable("no way there"), RuntimeUnavailable("no way there"))
     workshop.may_end.set()
     shelf = ImageCache(workshop, backoff_s=AT_ONCE_S)
@@ -141,7 +141,7 @@ async def test_a_fault_of_the_machine_is_told_to_all_and_whoever_comes_waits_for
     assert shelf.images == {"x"}
 
 
-async def test_a_node_that_waits_to_try_again_draws_no_episodes_for_that_image() -> None:
+async def test_image_in_backoff_is_not_advertised() -> None:
     workshop = Workshop(RuntimeUnavailable("no way there"))
     workshop.may_end.set()
     shelf = ImageCache(workshop, backoff_s=FOREVER_S)
@@ -158,7 +158,7 @@ async def test_a_node_that_waits_to_try_again_draws_no_episodes_for_that_image()
 
 
 class PretendedKeeper:
-    """Removes what it is told to, when it may; ``wanted`` are asked for when room is made."""
+    """Removes images once ``may_remove`` is set; an eviction asks to remove ``wanted``."""
 
     def __init__(self, *wanted: str) -> None:
         self.may_remove = asyncio.Event()
@@ -168,7 +168,7 @@ class PretendedKeeper:
         self._wanted = wanted
 
     def touch(self, image: str) -> None:
-        """Nobody asks here."""
+        """Record nothing: no test reads the last use."""
 
     async def remove(self, image: str) -> bool:
         await self.may_remove.wait()
@@ -194,7 +194,7 @@ def shelf_with(workshop: Callable[[TaskBundle], Awaitable[object]], keeper: Pret
     return ImageCache(workshop, ["old", "held"], evictor=keeper, backoff_s=AT_ONCE_S)
 
 
-async def test_what_an_episode_holds_is_not_removed() -> None:
+async def test_pinned_image_is_not_evicted() -> None:
     keeper = PretendedKeeper("old", "held", "made")
     keeper.may_remove.set()
     workshop = Workshop()
@@ -212,7 +212,7 @@ async def test_what_an_episode_holds_is_not_removed() -> None:
     await making
 
 
-async def test_whoever_needs_what_is_just_going_gets_it_made_again() -> None:
+async def test_image_needed_during_eviction_is_rebuilt() -> None:
     keeper = PretendedKeeper("old")
     workshop = Workshop()
     workshop.may_end.set()
@@ -230,7 +230,7 @@ async def test_whoever_needs_what_is_just_going_gets_it_made_again() -> None:
     assert workshop.begun == ["old"]
 
 
-async def test_what_could_not_be_removed_is_still_here() -> None:
+async def test_image_that_cannot_be_removed_stays_listed() -> None:
     keeper = PretendedKeeper("old")
     keeper.stays = {"old"}
     keeper.may_remove.set()
@@ -241,7 +241,7 @@ async def test_what_could_not_be_removed_is_still_here() -> None:
     assert shelf.images == {"old", "held"}
 
 
-async def test_a_full_disk_makes_room_once_for_all_who_met_it_and_tries_again() -> None:
+async def test_full_disk_evicts_once_and_retries_all_builds() -> None:
     keeper = PretendedKeeper("old")
     keeper.may_remove.set()
     workshop = Workshop(DiskFull("no space"), DiskFull("no space"))
@@ -255,7 +255,7 @@ async def test_a_full_disk_makes_room_once_for_all_who_met_it_and_tries_again() 
     assert len(keeper.needed) == 1
 
 
-async def test_a_disk_that_stays_full_is_the_machines_fault() -> None:
+async def test_disk_still_full_is_host_fault() -> None:
     keeper = PretendedKeeper()
     workshop = Workshop(DiskFull("no space"), DiskFull("no space"))
     workshop.may_end.set()

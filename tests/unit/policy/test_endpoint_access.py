@@ -15,11 +15,11 @@ from farm.policy.endpoint_access import EndpointAccess
         ("http://192.0.2.1:8000/v1", "link-local, metadata, multicast, reserved or wrapped addresses; name another"),
     ],
 )
-def test_a_refused_address_is_named_with_its_cause_and_a_remedy(url: str, why: str) -> None:
+def test_refused_address_error_has_cause_and_remedy(url: str, why: str) -> None:
     with pytest.raises(PolicyError, match=f"^{url.partition('[')[0]}.*{why}$") as caught:
         EndpointAccess().admit(url)
     assert not caught.value.retryable
 
 
-def test_an_address_of_this_machine_is_admitted() -> None:
+def test_loopback_address_is_admitted() -> None:
     assert str(EndpointAccess().admit("http://127.0.0.1:8000/v1")) == "http://127.0.0.1:8000/v1"

@@ -44,7 +44,7 @@ def spec(url: str, **params: Any) -> PolicySpec:
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
-async def test_the_engines_tokens_arrive_untouched(dialect: str) -> None:
+async def test_tokens_of_engine_are_unchanged(dialect: str) -> None:
     async with serving(ModelServer([Say("hi", version=41)], dialect)) as model:
         reply = await ask(model, temperature=0.5)
     assert reply.sampled is not None
@@ -57,13 +57,13 @@ async def test_the_engines_tokens_arrive_untouched(dialect: str) -> None:
     assert model.requests[0]["temperature"] == 0.5
 
 
-async def test_an_endpoint_without_tokens_serves_and_the_reply_carries_none() -> None:
+async def test_endpoint_without_tokens_gives_unsampled_reply() -> None:
     async with serving(ModelServer([Say("hi")], "openai")) as model:
         reply = await ask(model)
     assert (reply.content, reply.sampled) == ("hi", None)
 
 
-async def test_what_an_endpoint_accepts_is_found_out_once() -> None:
+async def test_request_options_are_probed_once_per_endpoint() -> None:
     async with serving(ModelServer([], "openai")) as model:
         endpoints = EndpointPool()
         for seed in range(2):
@@ -79,7 +79,7 @@ async def test_what_an_endpoint_accepts_is_found_out_once() -> None:
     ]
 
 
-async def test_the_key_is_sent_and_the_one_served_model_is_found() -> None:
+async def test_key_is_sent_and_single_model_is_chosen() -> None:
     async with serving(ModelServer([])) as model:
         endpoints = EndpointPool(EndpointAccess(keys=(EndpointKey(EndpointUrl.parse(model.url), "s3cret"),)))
         policy = make_policy(PolicySpec(kind="openai", endpoint=model.url), make_bundle(), seed=0, endpoints=endpoints)
@@ -90,13 +90,13 @@ async def test_the_key_is_sent_and_the_one_served_model_is_found() -> None:
     assert model.requests[0]["model"] == "tiny"
 
 
-async def test_having_waited_does_not_use_up_the_tries() -> None:
+async def test_busy_replies_do_not_count_as_tries() -> None:
     steps = [refusal(429, "later", {"Retry-After": "0"}) for _ in range(QUICK.tries)]
     async with serving(ModelServer([*steps, refusal(500, "boom"), Say("well")])) as model:
         assert (await ask(model)).content == "well"
 
 
-async def test_a_model_list_that_is_busy_or_broken_is_asked_again() -> None:
+async def test_busy_or_failed_model_list_is_retried() -> None:
     busy = [refusal(503, "loading", {"Retry-After": "0"}) for _ in range(QUICK.tries + 1)]
     async with serving(ModelServer([], models=[*busy, refusal(500, "boom")])) as model:
         assert await nameless(model) == "tiny"
@@ -118,7 +118,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("answer", "said"), MODELS, ids=[said for _, said in MODELS])
-async def test_a_model_list_that_names_none_is_final_and_says_what_it_was(answer: Response, said: str) -> None:
+async def test_model_list_without_model_is_final(answer: Response, said: str) -> None:
     async with serving(ModelServer([], models=[answer])) as model:
         with pytest.raises(PolicyError, match=said) as caught:
             await nameless(model)
@@ -127,7 +127,7 @@ async def test_a_model_list_that_names_none_is_final_and_says_what_it_was(answer
     assert "\n" not in str(caught.value)
 
 
-async def test_a_model_list_that_never_comes_is_an_outage_and_given_up_on() -> None:
+async def test_hanging_model_list_is_outage_and_times_out() -> None:
     asked, release = asyncio.Event(), asyncio.Event()
 
     async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -156,7 +156,7 @@ async def test_a_model_list_that_never_comes_is_an_outage_and_given_up_on() -> N
 
 @asynccontextmanager
 async def stalling(sent: bytes) -> AsyncIterator[tuple[str, list[float]]]:
-    """Yield the address of a server that accepts, sends ``sent`` and stalls, and the moments of its requests."""
+    """Yield the URL of a server that accepts, sends ``sent`` and stalls, and the times of its requests."""
     release, requests = asyncio.Event(), list[float]()
 
     async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -182,7 +182,7 @@ STALLS = [
 
 @pytest.mark.parametrize(("sent", "timeouts", "said"), STALLS)
 @pytest.mark.parametrize("by_run", [True, False])
-async def test_a_reply_that_stalls_is_requested_twice_and_then_fails(
+async def test_stalled_reply_is_retried_once_then_fails(
     sent: bytes, timeouts: ReplyTimeouts, said: str, by_run: bool
 ) -> None:
     async with stalling(sent) as (url, requests):
@@ -195,7 +195,7 @@ async def test_a_reply_that_stalls_is_requested_twice_and_then_fails(
     assert len(requests) == QUICK.timeout_tries
 
 
-async def test_an_endpoint_that_answers_others_is_not_silent() -> None:
+async def test_endpoint_replying_to_others_is_not_silent() -> None:
     release = asyncio.Event()
 
     async def held(body: Mapping[str, Any]) -> Response:
@@ -219,7 +219,7 @@ async def test_an_endpoint_that_answers_others_is_not_silent() -> None:
 
 
 async def nameless(model: ModelServer) -> str:
-    """Which model a policy asks that was given none."""
+    """Return the model that a policy without a model name requests."""
     endpoint = OpenAIEndpoint(model.url)
     try:
         await OpenAIPolicy(PolicySpec("openai", model.url), endpoint, seed=0, patience=QUICK).reply(HELLO, [])
@@ -244,13 +244,13 @@ WAITS = [
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("wait", WAITS)
-async def test_a_busy_endpoint_is_waited_for(status: int, wait: str) -> None:
+async def test_busy_endpoint_is_retried(status: int, wait: str) -> None:
     busy: Script = [refusal(status, "later", {"Retry-After": wait}) for _ in range(QUICK.tries + 2)]
     async with serving(ModelServer([*busy, Say("at last")])) as model:
         assert (await ask(model)).content == "at last"
 
 
-async def test_a_wait_shows_as_an_outage_and_ends_with_the_first_answer() -> None:
+async def test_outage_lasts_until_first_reply() -> None:
     release = asyncio.Event()
 
     async def held(body: Mapping[str, Any]) -> Response:
@@ -274,7 +274,7 @@ async def test_a_wait_shows_as_an_outage_and_ends_with_the_first_answer() -> Non
     assert outages == [None, f"{model.url} answers 503 (Retry-After: 86400)", None]
 
 
-async def test_a_dead_endpoint_is_a_retryable_failure_after_some_tries() -> None:
+async def test_dead_endpoint_is_retryable_failure_after_tries() -> None:
     async with serving(ModelServer([])) as model:
         pass
     with pytest.raises(PolicyError, match=r"3 tries\); is the endpoint up\?") as caught:
@@ -282,7 +282,7 @@ async def test_a_dead_endpoint_is_a_retryable_failure_after_some_tries() -> None
     assert caught.value.retryable
 
 
-async def test_server_errors_are_borne_for_a_while() -> None:
+async def test_server_errors_are_retried_then_fail() -> None:
     async with serving(ModelServer([refusal(500, "boom"), refusal(502, "boom"), Say("well")])) as model:
         assert (await ask(model)).content == "well"
     async with serving(ModelServer([refusal(500, "boom\nand\nmore") for _ in range(3)])) as model:
@@ -322,7 +322,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-async def test_garbage_is_asked_again_and_then_one_plain_line(kind: str) -> None:
+async def test_unreadable_reply_is_retried_then_one_line_error(kind: str) -> None:
     body = GARBAGE[kind]
     async with serving(ModelServer([Response(body), Say("sense")])) as model:
         assert (await ask(model)).content == "sense"
@@ -341,7 +341,7 @@ async def test_garbage_is_asked_again_and_then_one_plain_line(kind: str) -> None
         "prompt is longer than max_model_len",
     ],
 )
-async def test_a_full_context_is_a_stop_and_no_failure(message: str) -> None:
+async def test_full_context_stops_without_failure(message: str) -> None:
     async with serving(ModelServer([Say("ok"), refusal(400, message)])) as model:
         endpoint = OpenAIEndpoint(model.url)
         policy = OpenAIPolicy(spec(model.url), endpoint, seed=0, patience=QUICK)
@@ -351,7 +351,7 @@ async def test_a_full_context_is_a_stop_and_no_failure(message: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "remedy"), [(401, "API key"), (404, "base address"), (400, "refuses with 400")])
-async def test_a_refusal_is_final_and_names_the_remedy(status: int, remedy: str) -> None:
+async def test_refused_request_is_final_and_names_remedy(status: int, remedy: str) -> None:
     refused: Script = [refusal(status, "bad sampling") for _ in range(4)]
     async with serving(ModelServer(refused)) as model:
         with pytest.raises(PolicyError, match=remedy) as caught:
@@ -359,14 +359,14 @@ async def test_a_refusal_is_final_and_names_the_remedy(status: int, remedy: str)
     assert not caught.value.retryable
 
 
-async def test_a_refusals_half_surrogate_does_no_harm() -> None:
+async def test_lone_surrogate_in_error_body_is_accepted() -> None:
     async with serving(ModelServer([Response(b'{"error": {"message": "no \\ud800"}}', 418)])) as model:
         with pytest.raises(PolicyError, match=r"refuses with 418$"):
             await ask(model)
 
 
 @pytest.mark.parametrize("written", ['{"command": "ls"', '{"x": ' + "[" * 100 + "]" * 100 + "}"])
-async def test_malformed_calls_pass_and_travel_back_as_objects(written: str) -> None:
+async def test_malformed_calls_are_sent_back_as_objects(written: str) -> None:
     async with serving(ModelServer([Say(calls=(("bash", written), ("", "")))])) as model:
         reply = await ask(model)
         assert [(call.name, call.arguments) for call in reply.tool_calls] == [("bash", written), ("", "")]
@@ -380,7 +380,7 @@ async def test_malformed_calls_pass_and_travel_back_as_objects(written: str) -> 
     assert json.loads(sent) == {"malformed": written}
 
 
-async def test_half_a_surrogate_pair_does_not_spoil_the_record() -> None:
+async def test_lone_surrogate_in_reply_is_replaced() -> None:
     body = (
         b'{"choices": [{"message": {"content": "a\\ud83dz", "tool_calls": [{"function": {"arguments": "\\udc00"}}]}}]}'
     )
@@ -413,7 +413,7 @@ TOKENS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("wrong", "why"), TOKENS.values(), ids=TOKENS.keys())
-async def test_tokens_that_cannot_be_trusted_are_left_out_and_it_shows_why(
+async def test_inconsistent_tokens_are_dropped_with_reason(
     wrong: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     choice = {
@@ -433,7 +433,7 @@ async def test_tokens_that_cannot_be_trusted_are_left_out_and_it_shows_why(
     ]
 
 
-async def test_an_engine_that_gives_no_ids_is_not_distrusted() -> None:
+async def test_reply_without_token_ids_has_no_error() -> None:
     choice = {"message": {"content": "hi"}, "logprobs": {"content": [{"logprob": "none"}]}}
     async with serving(ModelServer([Response(json.dumps({"choices": [choice], "metadata": "m"}))])) as model:
         reply = await ask(model)
@@ -449,7 +449,7 @@ async def test_an_engine_that_gives_no_ids_is_not_distrusted() -> None:
         ([{"version": "v7", "start": 0, "end": 0}], []),
     ],
 )
-async def test_weight_versions_are_the_number_of_their_label(
+async def test_weight_version_is_number_in_label(
     spans: list[dict[str, Any]], expected: list[tuple[int, int, int]]
 ) -> None:
     choice = {
@@ -465,7 +465,7 @@ async def test_weight_versions_are_the_number_of_their_label(
     assert [(span.version, span.start, span.end) for span in reply.sampled.weight_versions] == expected
 
 
-async def test_a_seed_differs_by_episode_and_turn() -> None:
+async def test_seed_differs_by_episode_and_turn() -> None:
     async with serving(ModelServer([])) as model:
         await ask(model, seed=100)
         await ask(model)
@@ -474,11 +474,11 @@ async def test_a_seed_differs_by_episode_and_turn() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "host:8000/v1", "ftp://host/v1", "http://"])
-def test_what_is_no_address_is_refused_at_once(url: str) -> None:
+def test_invalid_endpoint_url_is_refused_immediately(url: str) -> None:
     with pytest.raises(PolicyError, match="http://HOST:PORT/v1"):
         make_policy(spec(url), make_bundle(), seed=0, endpoints=EndpointPool())
 
 
-def test_sampling_parameters_may_not_rewrite_the_request() -> None:
+def test_sampling_parameters_replacing_request_fields_are_refused() -> None:
     with pytest.raises(PolicyError, match="messages"):
         make_policy(spec("http://h/v1", messages="x"), make_bundle(), seed=0, endpoints=EndpointPool())

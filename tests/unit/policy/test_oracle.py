@@ -41,7 +41,7 @@ async def chmod(process: FakeProcess) -> int:
 async def drive(
     bundle: TaskBundle, before: Mapping[str, bytes], tools: Sequence[str] = ()
 ) -> tuple[Mapping[str, bytes], list[str]]:
-    """What the workspace holds after the oracle, and the tools it called."""
+    """Run the oracle; return the files of the workspace and the names of the called tools."""
     runtime = FakeRuntime(image(before), programs={"sha256sum": sha256sum, "chmod": chmod})
     policy, toolset, called = OraclePolicy(bundle), Toolset.of(tools), []
     messages: list[Message] = [{"role": "user", "content": "go"}]
@@ -66,7 +66,7 @@ def with_gold(gold: Change) -> TaskBundle:
     return TaskBundle(plain.task, {}, {}, gold, {})
 
 
-async def test_files_are_edited_made_and_removed() -> None:
+async def test_files_are_edited_created_and_deleted() -> None:
     long = "".join(f"line {number}\n" for number in range(200))
     before = {"a.py": long.encode(), "gone.py": b"x", "keep.py": b"keep\n"}
     after = long.replace("line 17\n", "line seventeen\n").replace("line 150\n", "")
@@ -77,7 +77,7 @@ async def test_files_are_edited_made_and_removed() -> None:
 
 
 @pytest.mark.parametrize("pack", ["claude-code", "cursor", "swe-agent", "default"])
-async def test_every_pack_has_what_it_takes(pack: str) -> None:
+async def test_gold_change_works_with_every_pack(pack: str) -> None:
     before = {"a.py": b"".join(b"line %d\n" % number for number in range(3000)), "b.py": b"b", "gone.py": b"x"}
     a = before["a.py"].replace(b"line 17\n", b"line seventeen\n")
     gold = change(write("a.py", a), write("b.py", b"c"), write("new/c.py", b"c\n", executable=True), delete("gone.py"))
@@ -85,7 +85,7 @@ async def test_every_pack_has_what_it_takes(pack: str) -> None:
     assert files == {"a.py": a, "b.py": b"c", "new/c.py": b"c\n", "new/c.py +x": b"x"}
 
 
-def test_what_the_shell_shows_in_part_is_not_taken_for_the_file() -> None:
+def test_elided_shell_output_is_no_file_content() -> None:
     hands = EditingCalls(["shell", "apply_patch"])
     assert hands.seen("a\nb\n.\n[exit code 0]") == "a\nb\n"
     assert hands.seen("a.\n[exit code 0 after 1.2 s]") == "a"
@@ -93,7 +93,7 @@ def test_what_the_shell_shows_in_part_is_not_taken_for_the_file() -> None:
     assert hands.seen("cat: a: No such file or directory\n[exit code 1]") is None
 
 
-async def test_without_a_tool_that_edits_files_are_written_by_the_shell() -> None:
+async def test_toolset_without_editor_writes_files_by_shell() -> None:
     policy, toolset = OraclePolicy(with_gold(change(write("a.py", b"new\n")))), Toolset.of(["bash"])
     looked = await policy.reply([{"role": "user", "content": "go"}], toolset.schemas())
     assert [call.name for call in looked.tool_calls] == ["bash"]
@@ -103,7 +103,7 @@ async def test_without_a_tool_that_edits_files_are_written_by_the_shell() -> Non
     assert "base64 -d >> " in edited.tool_calls[-1].arguments
 
 
-async def test_without_a_tool_that_runs_commands_what_needs_them_has_no_oracle() -> None:
+async def test_deletion_without_shell_tool_has_no_oracle() -> None:
     policy, toolset = OraclePolicy(with_gold(change(delete("a.py")))), Toolset.of(["-bash"])
     with pytest.raises(PolicyError, match="without a tool that runs commands"):
         await policy.reply([{"role": "user", "content": "go"}], toolset.schemas())
@@ -111,14 +111,14 @@ async def test_without_a_tool_that_runs_commands_what_needs_them_has_no_oracle()
 
 @given(LINES, LINES, st.booleans(), st.booleans())
 @example(["a", "a", "a"], ["a", "a"], True, True)
-def test_any_text_becomes_any_other(old: list[str], new: list[str], old_end: bool, new_end: bool) -> None:
+def test_any_text_is_edited_into_any_other(old: list[str], new: list[str], old_end: bool, new_end: bool) -> None:
     before, after = "\n".join(old) + "\n" * old_end, "\n".join(new) + "\n" * new_end
     files, _ = asyncio.run(drive(with_gold(change(write("a.py", after.encode()))), {"a.py": before.encode()}))
     assert files["a.py"] == after.encode()
 
 
 @given(LINES, LINES)
-def test_replacements_are_unique_and_lead_there(old: list[str], new: list[str]) -> None:
+def test_replacements_are_unique_and_give_wanted_text(old: list[str], new: list[str]) -> None:
     text, wanted = "\n".join(old), "\n".join(new)
     for piece, replacement in replacements(text, wanted) or []:
         assert text.count(piece) == 1
@@ -126,14 +126,14 @@ def test_replacements_are_unique_and_lead_there(old: list[str], new: list[str]) 
     assert replacements("\n".join(old), wanted) is None or text == wanted
 
 
-def test_a_view_that_is_cut_is_not_taken_for_the_file() -> None:
+def test_truncated_view_is_no_file_content() -> None:
     assert text_of_view("     1\ta\n     2\t\tb\n     3\t") == "a\n\tb\n"
     assert text_of_view("     1\ta\n[lines 2 to 9 of 9 are not shown: use view_range]") is None
     assert text_of_view("error: no such file") is None
     assert text_of_view("     2\ta") is None
 
 
-def test_what_the_editor_cannot_write_goes_through_the_shell() -> None:
+def test_binary_files_and_links_are_written_by_shell() -> None:
     gold = Change(
         (
             FileChange("bin", ChangeKind.WRITE, bytes(range(256)) * 1000),
@@ -159,6 +159,6 @@ async def test_a_solution_script_is_written_and_run() -> None:
     assert "bash /solution/solve.sh" in commands[-2]
 
 
-def test_a_task_without_an_answer_has_no_oracle() -> None:
+def test_task_without_solution_has_no_oracle() -> None:
     with pytest.raises(PolicyError, match="no gold change"):
         OraclePolicy(make_bundle())

@@ -19,24 +19,24 @@ vectors = st.dictionaries(st.sampled_from(sorted(COMPONENTS)), numbers)
 
 
 @given(amounts, ks, qs)
-def test_effort_lies_between_nothing_and_what_was_spent(x: float, k: float, q: float) -> None:
+def test_effort_cost_lies_between_zero_and_amount(x: float, k: float, q: float) -> None:
     assert 0 <= effort_cost(x, k, q) <= x * (1 + 1e-9)
 
 
 @given(amounts, amounts, ks, qs)
-def test_more_work_never_costs_less(x: float, y: float, k: float, q: float) -> None:
+def test_more_work_never_has_lower_cost(x: float, y: float, k: float, q: float) -> None:
     less, more = sorted((x, y))
     assert effort_cost(less, k, q) <= effort_cost(more, k, q) * (1 + 1e-9)
 
 
 @given(amounts, ks, qs, qs)
-def test_a_larger_q_never_makes_work_dearer(x: float, k: float, p: float, q: float) -> None:
+def test_larger_q_never_raises_cost(x: float, k: float, p: float, q: float) -> None:
     smaller, larger = sorted((p, q))
     assert effort_cost(x, k, larger) <= effort_cost(x, k, smaller) * (1 + 1e-6)
 
 
 @given(amounts, ks, st.floats(0, 1e-5))
-def test_at_one_the_formula_is_its_logarithm_and_does_not_jump_there(x: float, k: float, step: float) -> None:
+def test_effort_cost_is_continuous_at_q_one(x: float, k: float, step: float) -> None:
     limit = math.log1p(k * x) / k
     slope = math.log1p(k * x)
     for q in (1 - step, 1 + step):
@@ -44,13 +44,13 @@ def test_at_one_the_formula_is_its_logarithm_and_does_not_jump_there(x: float, k
 
 
 @given(amounts, ks, qs)
-def test_effort_is_the_formula_where_that_can_be_written_down(x: float, k: float, q: float) -> None:
+def test_effort_cost_equals_formula_away_from_one(x: float, k: float, q: float) -> None:
     assume(abs(1 - q) > 0.01)
     plain = ((1 + k * x) ** (1 - q) - 1) / (k * (1 - q))
     assert effort_cost(x, k, q) == pytest.approx(plain, rel=1e-6, abs=1e-9 / k)
 
 
-def test_effort_at_known_points() -> None:
+def test_effort_cost_at_reference_points() -> None:
     assert effort_cost(7.0, 0.5, 0.0) == pytest.approx(7.0)
     assert effort_cost(3.0, 1.0, 0.5) == pytest.approx(2 * (math.sqrt(4) - 1))
     assert effort_cost(1e12, 0.5, 2.0) == pytest.approx(2.0)
@@ -58,7 +58,7 @@ def test_effort_at_known_points() -> None:
 
 
 @given(vectors)
-def test_the_farms_own_rules_give_the_verifiers_reward(components: dict[str, float]) -> None:
+def test_default_rules_give_verdict_as_reward(components: dict[str, float]) -> None:
     assume(abs(components.get("verdict", 0.0)) <= 1e6)  # as the parser of reward files has it
     assert score(components, default_rules()) == components.get("verdict", 0.0)
 
@@ -96,7 +96,7 @@ max = 1
 @given(vectors)
 @example({"effort_calls": 1.7e307})
 @example(dict.fromkeys(COMPONENTS, -1.7e308))
-def test_any_vector_gets_a_finite_reward_within_the_clip(components: dict[str, float]) -> None:
+def test_any_components_give_finite_reward_within_clip(components: dict[str, float]) -> None:
     assert -1 <= score(components, RICH) <= 1
     assert math.isfinite(score(components, RICH.model_copy(update={"clip": type(RICH.clip)()})))
 
@@ -137,7 +137,7 @@ def documents(draw: st.DrawFn) -> str:
 @given(documents(), st.dictionaries(weighable, numbers))
 @example('name = "a"\n[weights]\nverdict = 1.0\n[transforms.verdict]\nper = 1e-310\n', {"verdict": 1.0})
 @example('name = "a"\n[weights]\nverdict = 0.0\n[transforms.verdict]\nper = 1e-6\n', {"verdict": 1.7e308})
-def test_what_is_taken_for_rules_gives_any_vector_a_finite_reward(document: str, components: dict[str, float]) -> None:
+def test_accepted_rules_give_finite_reward(document: str, components: dict[str, float]) -> None:
     try:
         rules = parse_rules(document)
     except BadRules as refused:
@@ -147,12 +147,12 @@ def test_what_is_taken_for_rules_gives_any_vector_a_finite_reward(document: str,
 
 
 @pytest.mark.parametrize("endless", [math.inf, -math.inf, math.nan])
-def test_a_component_that_is_no_finite_number_gives_no_reward_and_is_named(endless: float) -> None:
+def test_component_that_is_not_finite_raises(endless: float) -> None:
     with pytest.raises(Unscored, match=r"audit_tests is -?(inf|nan)"):
         score({"verdict": 1.0, "audit_tests": endless}, default_rules())
 
 
-def test_each_part_of_the_document_does_what_it_says() -> None:
+def test_each_part_of_rules_changes_reward() -> None:
     solved = {"verdict": 1.0, "resolved": 1.0, "misuse_malformed": 0.0}
     assert score(solved, RICH) == 1.0
     assert score({**solved, "style_new": 2.0}, RICH) == 1.0, "two are free"
@@ -166,13 +166,13 @@ def test_each_part_of_the_document_does_what_it_says() -> None:
     assert score(solved, RICH) == pytest.approx(1 - 0.05 * 3), "what is missing counts as the rules say"
 
 
-def test_behind_the_gate_only_what_is_named_counts() -> None:
+def test_failed_gate_counts_only_named_components() -> None:
     failed = {"verdict": 0.0, "resolved": 0.0, "misuse_malformed": 2.0, "style_new": 50.0, "plugin.length.words": 9.0}
     assert score(failed, RICH) == pytest.approx(-0.1)
     assert score({"misuse_malformed": 2.0}, RICH) == pytest.approx(-0.1), "nothing known of it is not enough"
 
 
-def test_what_was_not_judged_stays_so_whatever_the_rules_say() -> None:
+def test_unjudged_rollout_stays_unjudged_under_any_rules() -> None:
     generous = parse_rules('name = "generous"\n[weights]\nverdict = 1\n[transforms.verdict]\nmissing = 5\n')
     lost = make_rollout(reward=None)
     assert apply_rules(lost, generous).reward is None

@@ -43,7 +43,7 @@ class Machine:
 
 @pytest.mark.parametrize(("cores", "width"), [(2, 2), (64, 6), (64, 50)])
 def test_limit_grows_until_boots_slow_down(cores: int, width: int) -> None:
-    """Also where it is not the cores that are short."""
+    """The scarce resource may be another one than the cores."""
     pace = AdaptiveLimit(cores)
     machine = Machine(pace, width=width)
     machine.boot_alone()
@@ -142,7 +142,7 @@ def gate(*, pressure: Callable[[], Pressure] = lambda: CALM) -> BootLimiter:
 
 
 class Boots:
-    """Boots that end when told to; remembers the order in which they began."""
+    """Boots that end when their event is set, with the order in which they began."""
 
     def __init__(self, gate: BootLimiter) -> None:
         self.gate = gate
@@ -160,7 +160,7 @@ class Boots:
 
 
 async def settled() -> None:
-    """Let everything run that can."""
+    """Let all ready tasks run."""
     for _ in range(20):
         await asyncio.sleep(0)
 

@@ -7,7 +7,7 @@ import pytest
 from sandboxes.cancellation import cancel_all, shielded
 
 
-async def test_two_cancellations_delay_nothing_and_are_told() -> None:
+async def test_cancelled_shielded_work_completes_then_raises() -> None:
     gate, finished = asyncio.Event(), []
 
     async def work() -> None:
@@ -26,7 +26,7 @@ async def test_two_cancellations_delay_nothing_and_are_told() -> None:
     assert finished == [True]
 
 
-async def test_results_and_errors_come_through() -> None:
+async def test_shielded_work_returns_results_and_errors() -> None:
     async def answer() -> int:
         return 42
 
@@ -38,7 +38,7 @@ async def test_results_and_errors_come_through() -> None:
         await shielded(fail())
 
 
-async def test_what_swallows_a_cancellation_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_swallowing_cancellations_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sandboxes.cancellation.RECANCEL_S", 0.01)
     swallowed: list[bool] = []
 

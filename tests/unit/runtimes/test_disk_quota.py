@@ -46,7 +46,7 @@ NAMES, MIB = st.sampled_from("abcdef"), st.integers(0, 500)
 
 
 class Grants:
-    """As ``Room`` promises, by adding up what each has whenever that is asked for."""
+    """A model of the disk quota that adds up all grants for each request."""
 
     def __init__(self, all_mib: int, share: int) -> None:
         self.all, self.share, self.unreclaimed = all_mib, share, 0

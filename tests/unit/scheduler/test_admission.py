@@ -15,7 +15,7 @@ CALM = Load(cpu=1.0, memory=0.5, disk=0.5)
 
 
 def judged(*beats: Heartbeat, every_s: float = 1.0) -> list[Admission]:
-    """What is thought of a node after each of its beats."""
+    """Return the admission of a node after each of its heartbeats."""
     found, before = [], Admission()
     for number, told in enumerate(beats):
         before = judge(before, told, SETTINGS, number * every_s)
@@ -27,7 +27,7 @@ def with_load(**figures: float) -> Heartbeat:
     return beat("a", load=replace(CALM, **figures))
 
 
-def test_a_node_that_is_well_is_open_and_nothing_is_said_of_it() -> None:
+def test_healthy_node_is_open_without_reason() -> None:
     assert judged(with_load()) == [Admission()]
 
 
@@ -46,7 +46,7 @@ def test_a_node_that_is_well_is_open_and_nothing_is_said_of_it() -> None:
         ),
     ],
 )
-def test_what_shuts_a_node(told: Heartbeat, why: str) -> None:
+def test_readings_over_limit_close_node(told: Heartbeat, why: str) -> None:
     [found] = judged(told)
     assert found.closed
     assert found.why == why
@@ -63,21 +63,21 @@ def test_what_shuts_a_node(told: Heartbeat, why: str) -> None:
         replace(with_load(), disk_free_mib=3000),
     ],
 )
-def test_what_makes_others_preferred(told: Heartbeat) -> None:
+def test_readings_near_limit_make_node_avoided(told: Heartbeat) -> None:
     [found] = judged(told)
     assert found.near
     assert found.why
     assert not found.closed
 
 
-def test_a_sandbox_at_its_own_limit_shuts_nothing() -> None:
-    """It waits for memory, disk and processors all the time, on a machine that has plenty of each."""
+def test_sandbox_at_own_limit_closes_no_node() -> None:
+    """The sandbox always waits for memory, disk and CPU on a host that has enough of each."""
     stalls = PressureStall(cpu_some=1.0, memory_some=1.0, memory_full=1.0, io_some=1.0, io_full=1.0)
     [found] = judged(beat("a", load=replace(CALM, cpu=250.0), pressure=stalls))
     assert not found.closed
 
 
-def test_what_is_shut_opens_at_a_lower_mark_and_after_a_while() -> None:
+def test_closed_node_reopens_below_threshold_after_cooldown() -> None:
     beats = [with_load(memory=0.96), *[with_load(memory=0.92)] * 20, *[with_load(memory=0.89)] * 7]
     shut = [found.closed for found in judged(*beats)]
     assert shut == [True] * 21 + [True] * 4 + [False] * 3
@@ -85,16 +85,16 @@ def test_what_is_shut_opens_at_a_lower_mark_and_after_a_while() -> None:
     assert {found.why for found in told} == {"a moment ago: its memory is 92% used"}
 
 
-def test_each_figure_has_its_own_memory() -> None:
-    """A disk that never shut the node does not keep it shut."""
+def test_cooldown_applies_only_to_reading_that_closed() -> None:
+    """A disk below its limit does not keep a node closed that its memory closed."""
     after = judged(with_load(memory=0.96, disk=0.94), *[with_load(disk=0.94)] * 6)[-1]
     assert not after.closed
     assert after.near
 
 
 @pytest.mark.parametrize("high", [{"memory": 0.99}, {"disk": 0.99}])
-def test_a_node_that_flaps_stays_shut(high: dict[str, float]) -> None:
-    """It swings between plenty and want with each beat."""
+def test_flapping_node_stays_closed(high: dict[str, float]) -> None:
+    """The reading alternates between low and high with each heartbeat."""
     beats = [with_load(**high) if number % 2 == 0 else with_load() for number in range(60)]
     assert all(found.closed for found in judged(*beats))
     assert not judged(*beats, *[with_load()] * 6)[-1].closed
@@ -103,7 +103,7 @@ def test_a_node_that_flaps_stays_shut(high: dict[str, float]) -> None:
 # In the scheduler
 
 
-def test_a_flapping_node_gets_nothing_while_another_takes_all() -> None:
+def test_flapping_node_gets_no_episodes() -> None:
     driver = Driver()
     driver.tell(beat("flaps", slots=50, load=replace(CALM, memory=0.99)))
     driver.tell(beat("well", slots=50, load=CALM))
@@ -118,7 +118,7 @@ def test_a_flapping_node_gets_nothing_while_another_takes_all() -> None:
     assert not driver.scheduler.fleet.get("flaps").held  # type: ignore[union-attr]  # it has just told its beat
 
 
-def test_others_are_preferred_to_one_that_is_nearly_pressed_even_where_only_that_has_the_image() -> None:
+def test_nearly_overloaded_node_is_avoided_despite_its_image() -> None:
     driver = Driver()
     driver.tell(beat("near", slots=4, load=replace(CALM, memory=0.85), images=frozenset({"image-t"})))
     driver.tell(beat("easy", slots=2, load=CALM, images=frozenset()))
@@ -127,7 +127,7 @@ def test_others_are_preferred_to_one_that_is_nearly_pressed_even_where_only_that
     assert begun[0].node_id == begun[1].node_id == "easy"
 
 
-def test_where_all_are_nearly_pressed_the_image_decides() -> None:
+def test_image_decides_if_all_nodes_nearly_overloaded() -> None:
     driver = Driver()
     driver.tell(beat("a", slots=4, load=replace(CALM, memory=0.85), images=frozenset()))
     driver.tell(beat("b", slots=4, load=replace(CALM, memory=0.85), images=frozenset({"image-t"})))
@@ -135,7 +135,7 @@ def test_where_all_are_nearly_pressed_the_image_decides() -> None:
     assert {start.node_id for start in begun} == {"b"}
 
 
-def test_of_an_open_node_it_is_told_what_its_sandboxes_go_without() -> None:
+def test_open_node_reports_degraded_features() -> None:
     driver = Driver()
     driver.tell(replace(with_load(), degraded=("disks have no limits here",)))
     (node,) = driver.scheduler.fleet
@@ -144,7 +144,7 @@ def test_of_an_open_node_it_is_told_what_its_sandboxes_go_without() -> None:
     assert node.availability(driver.now, driver.scheduler.settings) == ("pressed", "its memory is 99% used")
 
 
-def test_why_a_run_waits_names_what_is_short() -> None:
+def test_waiting_reason_names_scarce_resources() -> None:
     driver = Driver()
     driver.tell(beat("a", load=replace(CALM, memory=0.99)))
     driver.tell(beat("b", load=replace(CALM, disk=0.99)))

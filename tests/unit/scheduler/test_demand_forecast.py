@@ -15,7 +15,7 @@ def driver(warm: int = 2) -> Driver:
 
 
 def told(commands: list[Command]) -> list[dict[str, int]]:
-    """Of each hint, the counts by task."""
+    """Return the counts by task of each prewarm command."""
     return [{task.id: count for task, count in c.sandboxes} for c in commands if isinstance(c, PrewarmSandboxes)]
 
 
@@ -29,7 +29,7 @@ def running(commands: list[Command]) -> dict[str, int]:
     return {start.assignment.rollout_id: start.assignment.attempt for start in starts(commands)}
 
 
-def test_what_comes_next_is_told_once() -> None:
+def test_forecast_is_sent_only_when_changed() -> None:
     d = driver()
     d.tell(RunSubmitted(run_spec(groups=5, group_size=3, tasks=(task("t"), task("u")))))
     begun = d.tell(beat("a", slots=4, images=ALL))
@@ -37,7 +37,7 @@ def test_what_comes_next_is_told_once() -> None:
     assert told(d.tell(beat("a", slots=4, images=ALL, running=running(begun)))) == []
 
 
-def test_it_follows_the_queue() -> None:
+def test_forecast_follows_queue() -> None:
     d = driver()
     d.tell(RunSubmitted(run_spec(groups=2, group_size=3, tasks=(task("t"), task("u")))))
     begun = d.tell(beat("a", slots=2, images=ALL))
@@ -49,21 +49,21 @@ def test_it_follows_the_queue() -> None:
     assert told(d.tell(beat("a", slots=2, images=ALL, running=held))) == [{"u": 2}]
 
 
-def test_no_more_than_the_node_runs() -> None:
+def test_forecast_is_limited_by_slots() -> None:
     d = driver(warm=10)
     d.tell(RunSubmitted(run_spec(groups=50)))
     assert told(d.tell(beat("a", slots=3, images=ALL))) == [{"t": 3}]
 
 
-def test_no_image_that_the_node_does_not_have() -> None:
+def test_forecast_has_only_images_of_node() -> None:
     d = driver()
     d.tell(RunSubmitted(run_spec(groups=9, tasks=(task("t"), task("u"), task("v")))))
     assert told(d.tell(beat("a", slots=2, images=frozenset({"image-t", "image-v"})))) == [{"v": 1, "t": 1}]
     assert told(d.tell(beat("a", slots=2, images=frozenset({"image-t"}), running=held(d, "a")))) == [{"t": 1}]
 
 
-def test_one_of_many_nodes_expects_its_share() -> None:
-    """Of many short groups nobody knows which comes where; of a task that all of them work at everybody gets some."""
+def test_forecast_of_one_node_is_its_share() -> None:
+    """The node of a short group cannot be predicted; all nodes prewarm a task that all of them run."""
     names = [f"n{number}" for number in range(20)]
     d = driver()
     for name in names:
@@ -78,14 +78,14 @@ def test_one_of_many_nodes_expects_its_share() -> None:
     assert told(d.tell(beat("n7", slots=1, images=ALL, running=held(d, "n7")))) == [{"u": 1}]
 
 
-def test_runs_that_go_next_are_next() -> None:
+def test_forecast_covers_all_next_runs() -> None:
     d = driver()
     d.tell(RunSubmitted(run_spec("r", groups=50, tasks=(task("t"),))))
     d.tell(RunSubmitted(run_spec("s", groups=50, tasks=(task("u"),))))
     assert told(d.tell(beat("a", slots=4, images=ALL))) == [{"t": 1, "u": 1}]
 
 
-def test_of_a_run_at_its_cap_only_where_it_runs() -> None:
+def test_run_at_concurrency_cap_is_forecast_where_running() -> None:
     d = driver()
     d.tell(beat("a", slots=1, images=ALL))
     d.tell(RunSubmitted(run_spec("r", groups=50, tasks=(task("t"),), concurrency=1)))
@@ -96,7 +96,7 @@ def test_of_a_run_at_its_cap_only_where_it_runs() -> None:
     assert told(d.tell(beat("a", slots=1, images=ALL, running={"r-g000000-000": 1}))) == [{"t": 1}]
 
 
-def test_when_nothing_more_comes_that_is_told_too() -> None:
+def test_ended_demand_sends_empty_forecast() -> None:
     for end in (RunCancelled("r"), RunPaused("r")):
         d = driver()
         d.tell(RunSubmitted(run_spec(groups=50)))
@@ -106,7 +106,7 @@ def test_when_nothing_more_comes_that_is_told_too() -> None:
         assert told(d.tell(beat("a", slots=1, images=ALL, running=running(begun)))) == [{}]
 
 
-def test_a_node_that_is_pressed_or_leaves_keeps_nothing_ready() -> None:
+def test_overloaded_or_draining_node_prewarms_nothing() -> None:
     for worse in ({"load": Load(memory=0.99)}, {"draining": True}):
         d = driver()
         d.tell(RunSubmitted(run_spec(groups=50)))
@@ -114,11 +114,11 @@ def test_a_node_that_is_pressed_or_leaves_keeps_nothing_ready() -> None:
         assert told(d.tell(beat("a", slots=1, running=running(begun), **worse))) == [{}]
 
 
-def test_a_restarted_scheduler_says_it_again_and_also_that_there_is_nothing() -> None:
+def test_restarted_scheduler_sends_even_empty_forecast() -> None:
     assert told(driver().tell(beat("a", images=ALL))) == [{}]
 
 
-def test_zero_is_off() -> None:
+def test_zero_prewarm_sends_no_forecast() -> None:
     d = driver(warm=0)
     d.tell(RunSubmitted(run_spec(groups=50)))
     assert told(d.tell(beat("a", slots=1, images=ALL))) == []

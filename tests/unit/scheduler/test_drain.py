@@ -11,7 +11,7 @@ def started(commands: list[Command]) -> int:
     return sum(isinstance(command, StartEpisode) for command in commands)
 
 
-def test_a_drained_node_gets_no_more_episodes_until_it_is_resumed() -> None:
+def test_drained_node_gets_no_episodes_until_resumed() -> None:
     scheduler = Scheduler()
     scheduler.handle(beat("n"), 0.0)
     assert scheduler.handle(NodeDrained("n"), 1.0) == [DrainNode("n", drain=True)]
@@ -23,7 +23,7 @@ def test_a_drained_node_gets_no_more_episodes_until_it_is_resumed() -> None:
     assert started(resumed) == 1
 
 
-def test_a_drain_that_was_lost_on_the_way_is_sent_again() -> None:
+def test_lost_drain_command_is_resent() -> None:
     scheduler = Scheduler()
     scheduler.handle(beat("n"), 0.0)
     scheduler.handle(NodeDrained("n"), 1.0)
@@ -32,7 +32,7 @@ def test_a_drain_that_was_lost_on_the_way_is_sent_again() -> None:
     assert scheduler.handle(beat("n", draining=True), 4.0) == []
 
 
-def test_a_node_stays_drained_if_its_agent_starts_anew() -> None:
+def test_node_stays_drained_if_agent_restarts() -> None:
     scheduler = Scheduler()
     scheduler.handle(beat("n", incarnation="1"), 0.0)
     scheduler.handle(NodeDrained("n"), 1.0)
@@ -41,8 +41,8 @@ def test_a_node_stays_drained_if_its_agent_starts_anew() -> None:
     assert started(scheduler.handle(RunSubmitted(run_spec()), 4.0)) == 0
 
 
-def test_a_drained_node_takes_episodes_after_its_next_farm_up() -> None:
-    """Its agent was killed and said no good-bye, so the node is still known when it joins again."""
+def test_drained_node_takes_episodes_after_farm_up() -> None:
+    """The agent was killed without a leave event, so the node is still registered when it joins again."""
     scheduler = Scheduler()
     scheduler.handle(beat("n", incarnation="1", join="a"), 0.0)
     scheduler.handle(NodeDrained("n"), 1.0)
@@ -51,7 +51,7 @@ def test_a_drained_node_takes_episodes_after_its_next_farm_up() -> None:
     assert started(scheduler.handle(RunSubmitted(run_spec()), 4.0)) == 1
 
 
-def test_a_node_that_left_and_joins_again_takes_episodes() -> None:
+def test_node_that_left_and_rejoined_takes_episodes() -> None:
     scheduler = Scheduler()
     scheduler.handle(beat("n"), 0.0)
     scheduler.handle(NodeDrained("n"), 1.0)
@@ -60,12 +60,12 @@ def test_a_node_that_left_and_joins_again_takes_episodes() -> None:
     assert started(scheduler.handle(RunSubmitted(run_spec()), 4.0)) == 1
 
 
-def test_a_node_that_nobody_knows_cannot_be_drained() -> None:
+def test_draining_unknown_node_sends_nothing() -> None:
     assert Scheduler().handle(NodeDrained("n"), 0.0) == []
 
 
 @pytest.mark.parametrize(("join", "starts"), [("a", 0), ("b", 1)])
-def test_a_drained_node_that_was_lost_stays_drained_until_its_next_farm_up(join: str, starts: int) -> None:
+def test_lost_drained_node_stays_drained_until_farm_up(join: str, starts: int) -> None:
     scheduler = Scheduler()
     scheduler.handle(beat("n", incarnation="1", join="a"), 0.0)
     scheduler.handle(NodeDrained("n"), 1.0)

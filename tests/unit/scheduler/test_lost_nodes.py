@@ -30,7 +30,7 @@ def lost(scheduler: Scheduler, now: float) -> list[str]:
     return [node.id for node in scheduler.fleet.lost(now)]
 
 
-def test_a_lost_node_is_known_until_it_comes_back() -> None:
+def test_lost_node_is_listed_until_it_returns() -> None:
     scheduler = Scheduler()
     for node_id in ("a", "b", "c"):
         scheduler.handle(beat(node_id), 0.0)
@@ -49,7 +49,7 @@ def test_a_lost_node_is_known_until_it_comes_back() -> None:
     assert lost(scheduler, 22.0) == [], "who says good-bye is not lost"
 
 
-def test_lost_nodes_are_bounded_in_number_and_time() -> None:
+def test_lost_nodes_are_limited_in_number_and_time() -> None:
     scheduler = Scheduler(SchedulerSettings(lost_kept=2, lost_kept_s=100.0))
     for at, node_id in enumerate("abc"):
         scheduler.handle(beat(node_id), float(at))
@@ -59,7 +59,7 @@ def test_lost_nodes_are_bounded_in_number_and_time() -> None:
     assert lost(scheduler, 103.0) == []
 
 
-async def test_status_and_metrics_have_lost_nodes_with_the_time() -> None:
+async def test_status_and_metrics_show_lost_nodes_with_time() -> None:
     shell = SchedulerService(Store("redis://127.0.0.1:1"), lambda node_id, commands: None)
     shell.handle_events([beat("a"), beat("b"), NodeLost("a")])
     status = shell.status()
@@ -85,7 +85,7 @@ async def test_status_and_metrics_have_lost_nodes_with_the_time() -> None:
 
 
 class Told:
-    """A scheduler, and the lines that its events give."""
+    """A scheduler, with the log lines of its events."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "farm.scheduler.event_log")
@@ -94,7 +94,7 @@ class Told:
         self._caplog = caplog
 
     def handle(self, event: Event, now: float) -> list[tuple[str, ...]]:
-        """The lines, each with its level, node, run and rollout."""
+        """Handle an event; return its log lines with level, node, run and rollout."""
         self._caplog.clear()
         self._log.before(event, self.scheduler, now)
         self.commands = self.scheduler.handle(event, now)
@@ -105,7 +105,7 @@ class Told:
         ]
 
 
-def test_nodes_that_join_leave_and_are_lost_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_joined_left_and_lost_nodes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog)
     assert told.handle(beat("a"), 0.0) == [("INFO", "a", "", "", "the node joined with 2 slots")]
     assert told.handle(beat("a"), 1.0) == []
@@ -127,7 +127,7 @@ def test_nodes_that_join_leave_and_are_lost_are_logged(caplog: pytest.LogCapture
     assert told.handle(NodeLeft("a"), 25.0) == []
 
 
-def test_a_node_that_an_operator_drains_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_operator_drain_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog)
     told.handle(beat("a"), 0.0)
     assert told.handle(NodeDrained("a"), 1.0) == [("INFO", "a", "", "", "the node drains")]
@@ -163,7 +163,7 @@ def test_failed_episodes_and_cancelled_runs_are_logged(caplog: pytest.LogCapture
     assert told.handle(RunCancelled("run-2"), 6.0) == []
 
 
-def test_an_outage_of_an_endpoint_is_logged_once_at_its_begin_and_once_at_its_end(
+def test_endpoint_outage_is_logged_at_start_and_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told = Told(caplog)

@@ -25,7 +25,7 @@ def value(metrics: FarmMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_an_episode_whose_tokens_contradict_themselves_is_counted_once_however_many_replies_do() -> None:
+def test_episode_with_inconsistent_tokens_is_counted_once() -> None:
     metrics = FarmMetrics()
     metrics.observe(REPORT, None)
     distrusted = replace(REPORT, metrics={"untrainable_inconsistent_tokens": 3.0})
@@ -42,7 +42,7 @@ def test_an_episode_without_tokens_is_counted() -> None:
     assert value(metrics, "farm_untrainable_episodes_total", reason="no_tokens") == 1.0
 
 
-def test_what_sandboxes_asked_of_their_proxies_is_counted_by_what_came_of_it() -> None:
+def test_egress_requests_are_counted_by_verdict() -> None:
     metrics = FarmMetrics()
     asked = {"egress_allowed": 3.0, "egress_refused": 2.0, "egress_failed": 0.0}
     for report in (REPORT, replace(REPORT, metrics=asked), replace(REPORT, metrics=asked)):
@@ -51,7 +51,7 @@ def test_what_sandboxes_asked_of_their_proxies_is_counted_by_what_came_of_it() -
     assert counts == [6.0, 4.0]
 
 
-def test_calls_that_could_not_be_run_are_counted_by_what_was_wrong_with_them() -> None:
+def test_malformed_calls_are_counted_by_kind() -> None:
     metrics = FarmMetrics()
     malformed = {"malformed_unknown_tool": 1.0, "malformed_bad_json": 0.0, "malformed_bad_arguments": 4.0}
     for report in (REPORT, replace(REPORT, metrics=malformed), replace(REPORT, metrics=malformed)):
@@ -60,7 +60,7 @@ def test_calls_that_could_not_be_run_are_counted_by_what_was_wrong_with_them() -
     assert [value(metrics, "farm_malformed_calls_total", kind=kind) for kind in kinds] == [2.0, 0.0, 8.0]
 
 
-def test_how_each_policy_works_is_counted_by_its_name() -> None:
+def test_policy_behaviour_is_counted_by_policy_name() -> None:
     metrics = FarmMetrics()
     plain = {"terminal_only": 0.0, "edit_calls": 3.0, "malformed_bad_json": 1.0, "audit_history": 0.0}
     sly = {"terminal_only": 1.0, "edit_calls": 0.0, "audit_history": 2.0, "audit_tests": 1.0}
@@ -75,7 +75,7 @@ def test_how_each_policy_works_is_counted_by_its_name() -> None:
     assert value(metrics, "farm_audit_total", policy="two", kind="server") is None
 
 
-def test_plug_ins_that_measured_nothing_are_counted_whatever_they_are_called() -> None:
+def test_failed_plugins_are_counted_under_any_name() -> None:
     metrics = FarmMetrics()
     metrics.observe(replace(REPORT, metrics={"plugin_failed.length_s": 1.0}), None)
     assert value(metrics, "farm_reward_plugin_failures_total", plugin="length_s") == 1.0

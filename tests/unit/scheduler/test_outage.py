@@ -7,7 +7,7 @@ from farm.scheduler.state_machine import Scheduler
 from tests.support.farm.scheduler_values import beat, run_spec
 
 
-def test_an_outage_is_known_as_long_as_a_node_tells_it() -> None:
+def test_outage_lasts_while_a_node_reports_it() -> None:
     scheduler = Scheduler()
     scheduler.handle(RunSubmitted(run_spec("r")), 0.0)
     scheduler.handle(beat("quiet"), 0.0)

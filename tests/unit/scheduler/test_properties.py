@@ -37,7 +37,7 @@ TASKS = (task("t"), task("u", memory_mib=300), task("v"))
 
 
 class PretendedNode:
-    """What really happens on a node: orders arrive late or never, episodes end, reports are sent again."""
+    """The real state of a node: assignments arrive late or never, episodes end, reports are sent again."""
 
     def __init__(self, name: str, slots: int) -> None:
         self.name = name
@@ -117,7 +117,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert order.final == (order.attempt - spared >= spec.max_attempts), "each attempt has failed or was spared"
 
     def _running(self) -> list[RunningEpisode]:
-        """What the scheduler believes to run."""
+        """Return the running episodes in the scheduler's state."""
         return [episode for run in self.scheduler.runs.values() for episode in run.running.values()]
 
     # What people do
@@ -214,7 +214,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), name=st.sampled_from(NODES))
     def die(self, data: st.DataObject, name: str) -> None:
-        """Its agent is killed and comes back, and goes on with some of what it ran."""
+        """Kill the agent and restart it with some of its episodes."""
         node = self.nodes[name]
         keeps = data.draw(st.sets(st.sampled_from(sorted(node.running)))) if node.running else set()
         self.begin_anew(name, keeps)
@@ -227,12 +227,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NODES))
     def lose(self, name: str) -> None:
-        """The scheduler believes a node dead which may be alive."""
+        """Report a node as lost that may be alive."""
         self.tell(NodeLost(name))
 
     @rule(name=st.sampled_from(NODES))
     def leave(self, name: str) -> None:
-        """The node stops what it runs and says good-bye."""
+        """Stop the episodes of a node and let the node leave."""
         node = self.nodes[name]
         self.spared |= {episode.key for episode in self._running() if episode.node_id == name}
         for order in node.running.values():
@@ -267,7 +267,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """The scheduler's process dies and is built again from what the store holds."""
+        """Restart the scheduler from the content of the store."""
         self.scheduler = Scheduler(SETTINGS, hold_until=self.now + 3.0)
         self.failures.clear()
         self.spared.clear()
@@ -281,7 +281,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.tell(RunSubmitted(spec, accepted, paused=run_id in self.paused))
 
     def teardown(self) -> None:
-        """Left alone with nodes that work, everything that was asked for ends."""
+        """Check that all runs end if no further faults occur."""
         if not hasattr(self, "nodes"):
             return
         for run_id in sorted(self.paused - self.finished - self.cancelled):
@@ -314,8 +314,8 @@ SchedulerMachine.TestCase.settings = settings(
 TestScheduler = SchedulerMachine.TestCase
 
 
-def test_a_thousand_nodes_work_off_what_they_are_given() -> None:
-    """Nodes fail, vanish and return; each place is accepted once and no slot is given twice."""
+def test_thousand_failing_nodes_finish_all_runs() -> None:
+    """Nodes fail, vanish and return; each member is accepted once and no slot is assigned twice."""
     rng = random.Random(7)
     scheduler = Scheduler()
     names = [f"n{number:04d}" for number in range(1000)]

@@ -60,7 +60,7 @@ def test_a_run_goes_from_submission_to_its_end() -> None:
     assert driver.tell(solved("a", begun[3].assignment)) == [RunFinished("r")]
 
 
-def test_what_is_accepted_is_not_run_again() -> None:
+def test_accepted_rollouts_are_not_run_again() -> None:
     driver = Driver()
     driver.tell(beat("a", slots=9))
     begun = starts(driver.tell(RunSubmitted(run_spec(groups=2, group_size=2), {"r-g000000": {1}, "r-g000001": {0, 1}})))
@@ -68,7 +68,7 @@ def test_what_is_accepted_is_not_run_again() -> None:
     assert driver.tell(RunSubmitted(run_spec("s"), {"s-g000000": {0}})) == [RunFinished("s")]
 
 
-def test_a_failure_is_tried_again_elsewhere_and_the_last_attempt_is_final() -> None:
+def test_failure_is_retried_elsewhere_until_last_attempt() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     driver.tell(beat("b"))
@@ -86,7 +86,7 @@ def test_a_failure_is_tried_again_elsewhere_and_the_last_attempt_is_final() -> N
     assert driver.tell(failed(second.node_id, second.assignment)) == [RunFinished("r")]
 
 
-def test_a_retry_returns_to_its_node_where_there_is_no_other() -> None:
+def test_retry_uses_same_node_without_another() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     [first] = starts(driver.tell(RunSubmitted(run_spec())))
@@ -95,7 +95,7 @@ def test_a_retry_returns_to_its_node_where_there_is_no_other() -> None:
     assert second.node_id == "a"
 
 
-def test_a_retry_waits_for_another_node_only_so_long() -> None:
+def test_retry_waits_limited_time_for_another_node() -> None:
     driver = Driver()
     driver.tell(beat("a", slots=1))
     [first] = starts(driver.tell(RunSubmitted(run_spec())))
@@ -129,7 +129,7 @@ def test_a_silent_node_is_lost() -> None:
     assert moved.node_id == "b"
 
 
-def test_a_new_incarnation_has_lost_what_the_old_one_ran() -> None:
+def test_new_incarnation_loses_unlisted_episodes() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     [first] = starts(driver.tell(RunSubmitted(run_spec())))
@@ -137,7 +137,7 @@ def test_a_new_incarnation_has_lost_what_the_old_one_ran() -> None:
     assert (second.assignment.rollout_id, second.assignment.attempt) == (first.assignment.rollout_id, 2)
 
 
-def test_a_new_incarnation_goes_on_with_what_it_lists() -> None:
+def test_new_incarnation_keeps_listed_episodes() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     begun = starts(driver.tell(RunSubmitted(run_spec(group_size=2, max_attempts=1))))
@@ -149,7 +149,7 @@ def test_a_new_incarnation_goes_on_with_what_it_lists() -> None:
     assert driver.tell(solved("a", kept)) == [RunFinished("r")]
 
 
-def test_what_was_to_stop_is_stopped_in_the_next_incarnation_too() -> None:
+def test_pending_stop_is_repeated_to_next_incarnation() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     [start] = starts(driver.tell(RunSubmitted(run_spec())))
@@ -158,7 +158,7 @@ def test_what_was_to_stop_is_stopped_in_the_next_incarnation_too() -> None:
     assert driver.tell(beat("a", running={start.assignment.rollout_id: 1}, incarnation="2")) == [stop]
 
 
-def test_when_the_node_of_the_last_attempt_is_lost_the_failure_is_published() -> None:
+def test_lost_node_of_last_attempt_publishes_failure() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     [start] = starts(driver.tell(RunSubmitted(run_spec(max_attempts=1))))
@@ -169,7 +169,7 @@ def test_when_the_node_of_the_last_attempt_is_lost_the_failure_is_published() ->
     assert driver.tell(failed("", command.assignment, command.failure)) == [RunFinished("r")]
 
 
-def test_what_a_leaving_node_stopped_has_not_failed() -> None:
+def test_episodes_stopped_by_leaving_node_have_not_failed() -> None:
     driver = Driver()
     driver.tell(beat("a", slots=9))
     begun = starts(driver.tell(RunSubmitted(run_spec(group_size=2, max_attempts=1))))
@@ -183,7 +183,7 @@ def test_what_a_leaving_node_stopped_has_not_failed() -> None:
     assert isinstance(published, PublishFailure), "to be lost is a failure"
 
 
-def test_an_attempt_that_was_lost_and_comes_back_has_not_failed() -> None:
+def test_lost_attempt_that_returns_has_not_failed() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     [start] = starts(driver.tell(RunSubmitted(run_spec(max_attempts=2))))
@@ -194,7 +194,7 @@ def test_an_attempt_that_was_lost_and_comes_back_has_not_failed() -> None:
     assert second.assignment.attempt == 2
 
 
-def test_the_earlier_attempts_of_one_that_was_taken_over_count_as_failed() -> None:
+def test_earlier_attempts_of_adopted_episode_count_as_failed() -> None:
     driver = Driver()
     driver.tell(RunSubmitted(run_spec(max_attempts=2)))
     driver.tell(beat("a", running={"r-g000000-000": 2}))
@@ -202,7 +202,7 @@ def test_the_earlier_attempts_of_one_that_was_taken_over_count_as_failed() -> No
     assert isinstance(command, PublishFailure)
 
 
-def test_what_no_attempt_can_mend_is_published_at_once() -> None:
+def test_failure_without_retry_is_published_immediately() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     [start] = starts(driver.tell(RunSubmitted(run_spec())))
@@ -212,7 +212,7 @@ def test_what_no_attempt_can_mend_is_published_at_once() -> None:
     assert command.failure == refused
 
 
-def test_a_stragglers_failure_is_ignored_and_its_success_ends_the_newer_attempt() -> None:
+def test_late_failure_is_ignored_and_late_success_wins() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     driver.tell(beat("b", draining=True))
@@ -225,7 +225,7 @@ def test_a_stragglers_failure_is_ignored_and_its_success_ends_the_newer_attempt(
     assert [start.assignment.group_id for start in starts(commands)] == ["r-g000001"]
 
 
-def test_a_node_that_comes_back_keeps_what_nobody_else_has_begun() -> None:
+def test_returning_node_keeps_episodes_not_restarted_elsewhere() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     [start] = starts(driver.tell(RunSubmitted(run_spec())))
@@ -234,7 +234,7 @@ def test_a_node_that_comes_back_keeps_what_nobody_else_has_begun() -> None:
     assert driver.tell(solved("a", start.assignment)) == [RunFinished("r")]
 
 
-def test_a_restarted_scheduler_takes_over_what_runs() -> None:
+def test_restarted_scheduler_adopts_running_episodes() -> None:
     driver = Driver(hold_until=3.0)
     driver.tell(RunSubmitted(run_spec(groups=3), {"r-g000000": [0]}))
     assert driver.tell(beat("b")) == []
@@ -244,7 +244,7 @@ def test_a_restarted_scheduler_takes_over_what_runs() -> None:
     assert start.assignment.rollout_id == "r-g000002-000"
 
 
-def test_what_a_node_runs_for_nobody_is_stopped() -> None:
+def test_episodes_of_unknown_runs_are_stopped() -> None:
     driver = Driver()
     driver.tell(RunSubmitted(run_spec(), {}))
     listed = {"gone-g000000-000": 1, "r-g000009-000": 1, "nonsense": 1}
@@ -254,7 +254,7 @@ def test_what_a_node_runs_for_nobody_is_stopped() -> None:
     assert len(starts(driver.tell(beat("a", slots=3)))) == 1
 
 
-def test_an_order_that_never_arrived_is_given_again() -> None:
+def test_lost_assignment_is_sent_as_new_attempt() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     driver.tell(RunSubmitted(run_spec()))
@@ -263,7 +263,7 @@ def test_an_order_that_never_arrived_is_given_again() -> None:
     assert again.assignment.attempt == 2
 
 
-def test_a_cancelled_run_stops_and_frees_its_slots_once_its_episodes_have_ended() -> None:
+def test_cancelled_run_frees_slots_when_episodes_end() -> None:
     driver = Driver()
     driver.tell(beat("a", slots=1))
     [start] = starts(driver.tell(RunSubmitted(run_spec(groups=5))))
@@ -273,7 +273,7 @@ def test_a_cancelled_run_stops_and_frees_its_slots_once_its_episodes_have_ended(
     assert next_start.assignment.run_id == "s"
 
 
-def test_a_paused_run_starts_nothing_until_it_is_resumed() -> None:
+def test_paused_run_starts_nothing_until_resumed() -> None:
     driver = Driver()
     driver.tell(RunSubmitted(run_spec(), paused=True))
     assert driver.tell(beat("a")) == []
@@ -305,7 +305,7 @@ def test_concurrency_caps_a_run() -> None:
     assert len(starts(driver.tell(solved("a", begun[0].assignment)))) == 1
 
 
-def test_a_group_goes_where_its_image_is() -> None:
+def test_group_is_placed_on_node_with_image() -> None:
     driver = Driver()
     for node in "abcdefghijkl":
         driver.tell(beat(node, slots=4, images=frozenset({"image-t"}) if node == "h" else frozenset()))
@@ -319,7 +319,7 @@ def test_a_group_goes_where_its_image_is() -> None:
     ("load", "reason"),
     [(Load(memory=0.97), "memory is 97% used"), (Load(disk=0.99), "disk is 99% full")],
 )
-def test_a_pressed_node_gets_nothing_and_says_why(load: Load, reason: str) -> None:
+def test_overloaded_node_gets_no_episodes_and_has_reason(load: Load, reason: str) -> None:
     driver = Driver()
     driver.tell(beat("a", load=load))
     assert driver.tell(RunSubmitted(run_spec())) == []
@@ -327,7 +327,7 @@ def test_a_pressed_node_gets_nothing_and_says_why(load: Load, reason: str) -> No
     assert len(starts(driver.tell(beat("a"), after_s=5.0))) == 1
 
 
-def test_a_busy_cpu_has_other_nodes_preferred() -> None:
+def test_node_with_busy_cpu_is_avoided() -> None:
     driver = Driver()
     driver.tell(beat("a", slots=2, load=Load(cpu=50.0)))
     driver.tell(beat("b", slots=1))
@@ -336,8 +336,8 @@ def test_a_busy_cpu_has_other_nodes_preferred() -> None:
     assert [start.node_id for start in more] == ["a", "a"]
 
 
-def test_memory_ordered_since_the_last_beat_is_taken_to_be_used() -> None:
-    """A quarter of each limit, for the limits may add up to four times the memory."""
+def test_memory_assigned_since_last_heartbeat_counts_as_used() -> None:
+    """A quarter of each limit counts, because limits may add up to four times the memory."""
     driver = Driver()
     driver.tell(beat("a", slots=20, memory_mib=1000, available_mib=100))
     begun = starts(driver.tell(RunSubmitted(run_spec(groups=20))))
@@ -349,8 +349,8 @@ def test_memory_ordered_since_the_last_beat_is_taken_to_be_used() -> None:
 
 
 @pytest.mark.parametrize(("overcommit", "fit"), [(1.0, 3), (2.0, 6), (4.0, 12)])
-def test_limits_add_up_to_so_many_times_the_memory(overcommit: float, fit: int) -> None:
-    """However little of it is used."""
+def test_memory_limits_are_bounded_by_overcommit(overcommit: float, fit: int) -> None:
+    """The bound holds even if little memory is used."""
     driver = Driver(settings=SchedulerSettings(overcommit=overcommit))
     driver.tell(RunSubmitted(run_spec(groups=99)))
     running: dict[str, int] = {}
@@ -361,21 +361,21 @@ def test_limits_add_up_to_so_many_times_the_memory(overcommit: float, fit: int) 
     assert "the most that an open node has room for is 0 MiB, on a" in driver.why()
 
 
-def test_what_was_taken_over_counts_with_its_limit() -> None:
+def test_adopted_episode_counts_with_its_memory_limit() -> None:
     driver = Driver(settings=SchedulerSettings(overcommit=1.0))
     driver.tell(RunSubmitted(run_spec(groups=9)))
     begun = starts(driver.tell(beat("a", slots=9, memory_mib=300, running={"r-g000000-000": 1})))
     assert len(begun) == 2
 
 
-def test_overcommitted_or_not_a_task_must_fit_its_node() -> None:
+def test_task_must_fit_node_despite_overcommit() -> None:
     driver = Driver()
     driver.tell(beat("a", memory_mib=99))
     assert driver.tell(RunSubmitted(run_spec())) == []
     assert "needs 100 MiB" in driver.why()
 
 
-def test_a_task_too_large_for_every_node_says_so_and_blocks_nobody() -> None:
+def test_task_too_large_for_nodes_blocks_no_others() -> None:
     driver = Driver()
     driver.tell(beat("a", slots=3, memory_mib=1000))
     giant = task("giant", memory_mib=10**6)
@@ -385,7 +385,7 @@ def test_a_task_too_large_for_every_node_says_so_and_blocks_nobody() -> None:
     assert len(starts(driver.tell(RunSubmitted(run_spec("s"))))) == 1
 
 
-def test_a_node_that_only_fails_rests() -> None:
+def test_node_that_only_fails_is_quarantined() -> None:
     driver = Driver()
     driver.tell(beat("a", slots=1))
     driver.tell(RunSubmitted(run_spec(groups=50, max_attempts=1)))
@@ -399,7 +399,7 @@ def test_a_node_that_only_fails_rests() -> None:
     assert len(starts(driver.tell(beat("a", slots=1), after_s=3.0))) == 1
 
 
-def test_why_nothing_starts_without_nodes_or_slots() -> None:
+def test_waiting_reason_names_missing_nodes_or_slots() -> None:
     driver = Driver()
     driver.tell(RunSubmitted(run_spec(groups=3)))
     assert driver.why() == "no node has joined"
@@ -408,7 +408,7 @@ def test_why_nothing_starts_without_nodes_or_slots() -> None:
     assert driver.why("unknown") == ""
 
 
-def test_a_run_is_told_how_many_of_the_taken_slots_it_holds_itself() -> None:
+def test_waiting_reason_counts_slots_of_same_run() -> None:
     driver = Driver()
     driver.tell(RunSubmitted(run_spec("r", groups=3)))
     driver.tell(beat("a", slots=1))
@@ -419,7 +419,7 @@ def test_a_run_is_told_how_many_of_the_taken_slots_it_holds_itself() -> None:
     assert driver.why("t") == "all 2 slots of 2 nodes are taken"
 
 
-def test_rollout_ids_are_read_back() -> None:
+def test_rollout_ids_are_parsed() -> None:
     assert parse_rollout_id("a-b-g000012-003") == ("a-b", 12, 3)
     assert parse_rollout_id("g000012-003") is None
     assert parse_rollout_id("r-x000012-003") is None

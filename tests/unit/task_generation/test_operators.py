@@ -59,7 +59,7 @@ class Stack(Base):
 
 
 def changed(source: str, operator: str, function: str | None = None) -> set[str]:
-    """What the lines that differ say afterwards, for each site of the operator."""
+    """Return the changed lines for each site of the operator."""
     content = source.encode()
     found = set()
     for site in sites(source, operator):
@@ -130,7 +130,7 @@ def test_comparison_faults(before: str, after: str) -> None:
         ("a - b", "b - a"),
     ],
 )
-def test_operators(before: str, after: str) -> None:
+def test_operator_faults(before: str, after: str) -> None:
     assert f"return {after}" in changed(f"def f(a, b):\n    return {before}\n", "operator")
 
 
@@ -257,7 +257,7 @@ def test_site_order_is_stable() -> None:
 
 
 def test_sites_are_found_while_another_thread_parses() -> None:
-    """Two trees made at once are a SystemError of Python 3.11; a collection in between lets another thread go on."""
+    """Python 3.11 raises SystemError if two threads build syntax trees; a garbage collection switches threads."""
     numbers = ", ".join(f"{number}, 2.5, 'text {number}'" for number in range(100))
     other = "\n".join(f"def f{number}(a, b): return [a and (b or a)]" for number in range(400))
     done = threading.Event()

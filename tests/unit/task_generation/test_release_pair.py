@@ -24,7 +24,7 @@ PASSED, FAILED = CaseOutcome.PASSED, CaseOutcome.FAILED
 
 
 def files(**content: str) -> dict[str, BundleFile]:
-    """Files by path: ``__`` is a slash, ``_DOT_`` a dot."""
+    """Return files by path, with ``__`` for a slash and ``_DOT_`` for a dot."""
     named = {key.replace("_SL_", "/").replace("_DOT_", "."): text for key, text in content.items()}
     return {path: BundleFile(text.encode()) for path, text in named.items()}
 
@@ -59,7 +59,7 @@ def test_archive_that_leaves_its_top_is_refused(tmp_path: Path, name: str) -> No
         read_sdist(archive(tmp_path / "a.tar.gz", {name: b"x"}))
 
 
-def test_other_file_is_refused(tmp_path: Path) -> None:
+def test_unreadable_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(b"not gzip")
     with pytest.raises(TaskError, match="not a readable source distribution"):
         read_sdist(tmp_path / "a.tar.gz")

@@ -28,7 +28,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 
 def report(*packages: tuple[str, str, str]) -> bytes:
-    """A report of pip: name, version and URL of each package."""
+    """Return a pip report with the name, version and URL of each package."""
     items = [
         {"metadata": {"name": name, "version": version}, "download_info": {"url": url}}
         for name, version, url in packages

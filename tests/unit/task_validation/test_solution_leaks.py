@@ -45,7 +45,7 @@ def findings(root: Path, prune: tuple[str, ...] = ()) -> list[tuple[str, str]]:
 
 
 def sought(solved: bytes, faulty: bytes, root: Path) -> list[tuple[str, str]]:
-    """Lines alone: names, and what the changed functions compile to, are another matter."""
+    """Return the findings of lines alone, without names and bytecode."""
     wanted = solution_fingerprint(Change((FileChange("a.py", ChangeKind.WRITE, solved),)), {"a.py": faulty})
     assert wanted.passages
     return scanned(replace(wanted, modules=(), names=()), root)
@@ -189,7 +189,7 @@ SHORT_FAULTY = SHORT.replace(b"[1:]", b"[:1]").replace(b"[-1]", b"[-2]")
 
 
 def compiled(place: Path, source: bytes, as_path: str) -> bytes:
-    """Bytecode of ``source``, as of a file at ``as_path``."""
+    """Return the bytecode of ``source`` as a file at ``as_path``."""
     (place / "source.py").write_bytes(source)
     py_compile.compile(str(place / "source.py"), cfile=str(place / "code.pyc"), dfile=as_path, doraise=True)
     (place / "source.py").unlink()
@@ -199,7 +199,7 @@ def compiled(place: Path, source: bytes, as_path: str) -> bytes:
 
 
 def in_bytecode(root: Path, solved: bytes, faulty: bytes, path: str = "src/walks/steps.py") -> list[tuple[str, str]]:
-    """Findings, where the gold change is of the file at ``path``; bytecode alone is looked at."""
+    """Return the findings of bytecode alone, if the gold change is of the file at ``path``."""
     wanted = solution_fingerprint(Change((FileChange(path, ChangeKind.WRITE, solved),)), {path: faulty})
     return scanned(replace(wanted, passages=(), names=()), root)
 
@@ -242,7 +242,7 @@ def test_short_functions_elsewhere_are_ignored(tmp_path: Path, source: bytes, pl
     assert in_bytecode(tmp_path, SHORT, SHORT_FAULTY) == []
 
 
-def test_module_in_a_package_is_another(tmp_path: Path) -> None:
+def test_module_of_same_name_in_package_is_ignored(tmp_path: Path) -> None:
     for package in ("alone", "package"):
         (tmp_path / package).mkdir()
         (tmp_path / f"{package}.pyc").write_bytes(compiled(tmp_path, SHORT, str(tmp_path / package / "steps.py")))

@@ -332,7 +332,7 @@ _PYTEST = "{python} -m pytest -q -p no:xdist -o addopts= --junitxml={report} {fi
 
 
 def order_of(kind: ReportFormat, seed: int | None, directory: Path) -> tuple[str, bool, int]:
-    """In which order tests ran, whether it is said that they were ordered, and how many reported."""
+    """Return the order of the tests, True if the order was reported, and the number of reported tests."""
     (directory / "test_a.py").write_text(SUITE)
     (directory / "test_b.py").write_text(LAST)
     report = directory / "out" / "report"

@@ -41,7 +41,7 @@ def test_image_workdir_and_variables_are_read() -> None:
 
 
 def _bomb(level: str, key: str) -> str:
-    """Some hundred bytes that stand for some million values."""
+    """Return some hundred bytes of YAML that expand to some million values."""
     levels = [f"x-a{depth + 1}: &a{depth + 1} {level.format(f'a{depth}')}" for depth in range(30)]
     return "\n".join(["x-a0: &a0 {k: v}", *levels, f"services: {{main: {{{key}: *a30}}}}"])
 

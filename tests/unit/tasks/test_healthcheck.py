@@ -12,7 +12,7 @@ from tests.support.farm.grading_values import image, make_bundle
 
 
 async def ask(check: Healthcheck | None, holds_after: int) -> int:
-    """How often the check was asked in a sandbox where it holds after so many times."""
+    """Return the number of checks in a sandbox that passes after ``holds_after`` failures."""
     asked = 0
 
     async def program(process: FakeProcess) -> int:

@@ -43,7 +43,7 @@ pass_to_pass = "tests/keep.txt"
 
 
 def write_task(home: Path, name: str = "one", **files: str) -> Path:
-    """A small pytest task; ``files`` replace or add, with ``__`` for a slash and ``_DOT_`` for a dot."""
+    """Write a small pytest task; ``files`` replace or add files, with ``__`` for a slash and ``_DOT_`` for a dot."""
     content = {
         "task.toml": MANIFEST,
         "instruction.md": "Do it.\n",

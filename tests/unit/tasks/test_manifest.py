@@ -37,7 +37,7 @@ def test_unreadable_manifest_gives_a_one_line_error(text: str, said: str) -> Non
     assert said in complaint(text)
 
 
-def test_defaults_are_harbors() -> None:
+def test_defaults_equal_harbor_defaults() -> None:
     manifest = parse("")
     assert manifest.verifier.timeout_sec == 600
     assert manifest.environment.memory_mb == 2048

@@ -21,7 +21,7 @@ def git(home: Path, *arguments: str) -> bytes:
 
 
 def written_by_git(home: Path, old: dict[str, bytes], new: dict[str, bytes], *options: str) -> bytes:
-    """The patch that git itself writes between two trees."""
+    """Return the patch that git writes between two trees."""
     git(home, "init", "--quiet")
     for files in (old, new):
         for path in home.iterdir():
@@ -113,7 +113,7 @@ NO, FILE, LINK, SUBMODULE = "", "100644", "120000", "160000"
 
 
 def tree_of(home: Path, mode: str, content: str) -> str:
-    """A tree with ``x``, of that mode and content, alone in it; nothing in it for no mode."""
+    """Return a tree with the single entry ``x`` of the mode and content; without a mode the tree is empty."""
     git(home, "init", "--quiet")
     git(home, "read-tree", "--empty")
     (home / "content").write_text(content)

@@ -52,7 +52,7 @@ def screened(*changes: tuple[str, str], old: str = "") -> tuple[str, ...]:
         "open('/proc/self/environ')",
     ],
 )
-def test_what_fakes_need_is_found_and_named(line: str) -> None:
+def test_suspicious_lines_are_found_with_position(line: str) -> None:
     text = f"a = 1\n{line}\nb = 2\n"
     assert screened(("src/a.py", text)) == (f"src/a.py:2: {line.splitlines()[0].strip()}",)
     assert screened(("tests/test_a.py", text), ("conftest.py", text), ("a.txt", text)) == ()
@@ -77,22 +77,22 @@ def test_what_fakes_need_is_found_and_named(line: str) -> None:
         "builtins = {'len': len}",
     ],
 )
-def test_what_other_code_has_as_well_is_left_alone(line: str) -> None:
+def test_ordinary_lines_are_not_suspicious(line: str) -> None:
     assert screened(("src/a.py", f"a = 1\n{line}\n")) == ()
 
 
-def test_lines_that_were_there_are_nobodys() -> None:
+def test_unchanged_lines_are_not_suspicious() -> None:
     old = "import pytest\na = 1\n"
     assert screened(("src/a.py", old + "b = 2\n"), old=old) == ()
     assert screened(("src/a.py", old + "import _pytest\n"), old=old) == ("src/a.py:3: import _pytest",)
 
 
-def test_only_so_many_are_told_and_no_text_takes_long() -> None:
+def test_number_of_findings_and_time_are_limited() -> None:
     assert len(screened(("a.py", "os._exit(0)\n" * 1000))) == MAX_REPORTED
     assert screened(("a.py", ("def __eq__(" + "sys.modules[" * 40 + "\n") * 2000)) == ()
     assert screened(("a.py", "def __eq__" * 100_000)) == ()
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_attacks_that_rewrite_results_are_seen(name: str) -> None:
+def test_attacks_that_rewrite_results_are_suspicious(name: str) -> None:
     assert screened(("pricing/cart.py", ATTACKS[name][0])), name
