@@ -98,7 +98,7 @@ def children_of_farms(state_dir: str) -> list[str]:
             1,
             "FARM_PORT",
         ),
-        (["run", "nowhere", "--policy", "nop"], {"FARM_TASKSETS": "images"}, 1, "images holds base, recipes, tasks"),
+        (["run", "nowhere", "--policy", "nop"], {"FARM_TASKSETS": "images"}, 1, "images holds recipes, tasks, toolbox"),
         (["run", "/dev/null", "--policy", "nop"], {}, 1, "/dev/null: not a task set; name a directory of tasks or a"),
         (["tasks", "list", "/dev/null"], {}, 1, "not a task set"),
         (["tasks", "list", "../images"], {"FARM_TASKSETS": "images/tasks"}, 1, "../images: no such file"),
