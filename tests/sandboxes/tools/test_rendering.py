@@ -23,7 +23,7 @@ from sandboxes.tools.rendering import captured, clipped, fitting, printed, shown
         (b"\ttab\n", "\ttab\n"),
     ],
 )
-def test_what_a_program_printed_is_readable(data: bytes, text: str) -> None:
+def test_program_output_is_rendered_readable(data: bytes, text: str) -> None:
     assert printed(data) == text
 
 
@@ -41,13 +41,13 @@ def test_what_a_program_printed_is_readable(data: bytes, text: str) -> None:
         (b"\r\r", ""),
     ],
 )
-def test_of_a_line_that_is_overwritten_the_last_is_shown(data: bytes, text: str) -> None:
+def test_overwritten_line_shows_its_last_state(data: bytes, text: str) -> None:
     assert captured(Capture(data), None) == text
 
 
 @settings(deadline=None)
 @given(st.lists(st.text("ab\x1b[K", max_size=6), min_size=1, max_size=8))
-def test_overwriting_is_as_column_by_column(states: list[str]) -> None:
+def test_overwriting_works_column_by_column(states: list[str]) -> None:
     shown = list[str]()
     for state in states:
         plain = printed(state.encode())
@@ -59,7 +59,8 @@ def test_overwriting_is_as_column_by_column(states: list[str]) -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=300))
-def test_text_is_clean_and_no_longer_than_its_bytes(data: bytes) -> None:
+def test_rendered_text_is_clean_and_not_longer(data: bytes) -> None:
+    """The text has at most as many characters as the output has bytes."""
     for text in (printed(data), captured(Capture(data), None)):
         assert len(text) <= len(data)
         assert not any((ord(char) < 32 and char not in "\t\n") or 0x7F <= ord(char) < 0xA0 for char in text)
@@ -67,7 +68,7 @@ def test_text_is_clean_and_no_longer_than_its_bytes(data: bytes) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8", max_codepoint=0xFF)))
-def test_what_else_a_text_holds_changes_no_picture(text: str) -> None:
+def test_visible_renders_each_character_independently(text: str) -> None:
     assert visible(text + "…") == visible(text) + "…"
     assert visible(text) == "".join(map(visible, text))
 
@@ -85,7 +86,7 @@ def test_a_cut_character_is_dropped_whole(text: str, head: int, tail: int) -> No
     assert f"{len(data) - head - tail:,} bytes elided; the full output, 64 MiB at most, is in /tmp/out" in shown
 
 
-def test_a_whole_capture_joins_its_halves_before_it_is_read() -> None:
+def test_capture_halves_are_joined_before_decoding() -> None:
     assert captured(Capture(b"caf\xc3", b"\xa9"), None) == "café"
 
 

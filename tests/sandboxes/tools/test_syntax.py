@@ -106,7 +106,7 @@ async def test_an_edit_that_breaks_a_file_says_so(oci_runtime: Runtime, test_ima
         assert unjudged.content == "Created it.py: 1 line."
 
 
-async def test_where_no_interpreter_is_nothing_is_told() -> None:
+async def test_missing_interpreter_skips_syntax_check() -> None:
     async with FakeRuntime({"image": {}}).scope(SandboxSpec("image")) as sandbox:
         made = await FileActions(30_000, check_syntax=True).create(sandbox, "it.py", "def f(:\n", timeout_s=30)
         assert made.content == "Created it.py: 1 line."
