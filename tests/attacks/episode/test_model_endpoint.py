@@ -168,7 +168,7 @@ async def test_a_body_of_tiny_chunks_is_cut_off() -> None:
         assert "longer than" in await refused(peer.url)
 
 
-async def test_of_a_long_refusal_only_the_beginning_is_read() -> None:
+async def test_only_start_of_long_refusal_is_read() -> None:
     body = b'{"error": {"message": "no"}}' + b" " * 4 * MAX_ANSWER_BYTES
     async with serving(sending(body, status=500)) as peer:
         assert len((await naive(peer.url)).content) == len(body)
@@ -202,7 +202,7 @@ async def test_wrong_items_stop_at_the_first(wrong: bytes) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b'""', b"-1", b"2147483648", b"1.5", b"[]", b"9" * 100_000])
-async def test_wrong_token_ids_cost_the_training_not_the_reply(wrong: bytes) -> None:
+async def test_wrong_token_ids_do_not_cost_the_reply(wrong: bytes) -> None:
     ids = b"[" + b",".join([wrong] * 100) + b"]"
     async with serving(
         sending(completion(choice=b', "token_ids": ' + ids, answer=b', "prompt_token_ids": [1]'))
@@ -213,7 +213,7 @@ async def test_wrong_token_ids_cost_the_training_not_the_reply(wrong: bytes) -> 
     assert len(reply.distrust) < 200
 
 
-def test_lists_hold_what_a_message_can() -> None:
+def test_oversized_lists_are_cut_and_reply_kept() -> None:
     many = b"[" + b"1," * MAX_TOKENS + b"1]"
     reply = parse_completion(completion(choice=b', "token_ids": [1], "prompt_token_ids": ' + many))
     assert (reply.content, reply.sampled) == ("hi", None)
@@ -286,7 +286,7 @@ async def longest_hold(parse: Callable[[bytes], object], body: bytes) -> float:
 
 
 @pytest.mark.usefixtures("eager_switches")
-async def test_a_reply_that_is_mended_leaves_the_loop_running() -> None:
+async def test_repaired_reply_does_not_block_event_loop() -> None:
     """One call of a pattern over all of a body holds the interpreter's lock."""
     body = completion(answer=b', "x": [NaN, ' + b'"", ' * 3_000_000 + b"1]")
     naive = re.compile(rb'((?:"(?:[^"\\]++|\\.)*+"|[^"N]++|(?!NaN)N)*+)(NaN)?')
@@ -370,7 +370,7 @@ async def test_usage_of_another_form_keeps_the_reply(usage: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", [rb"\ud800", rb"\ud83d\ude00 \udc00", rb"\\ud800 \ud800\\", rb"NaN \udfff -Infinity"])
-async def test_half_a_pair_in_a_call_keeps_the_reply(text: bytes) -> None:
+async def test_half_surrogate_pair_in_call_keeps_reply(text: bytes) -> None:
     """A policy can write it, so a reply that holds it must stay the policy's."""
     call = b'{"function": {"name": "bash", "arguments": "' + text + b'"}}'
     body = completion(message=b'{"content": "' + text + b'", "tool_calls": [' + call + b"]}", answer=b', "x": NaN')

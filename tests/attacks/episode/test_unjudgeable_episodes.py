@@ -184,12 +184,12 @@ async def test_an_infrastructure_failure_stays_unjudged() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 64, MIN_STORAGE_MIB - 1])
-def test_a_disk_too_small_to_grade_in_is_refused(tmp_path: Path, size: int) -> None:
+def test_disk_too_small_for_grading_is_refused(tmp_path: Path, size: int) -> None:
     small = f"{MANIFEST}[environment]\nstorage_mb = {size}\n"
     assert f"grant at least {MIN_STORAGE_MIB}" in complaint(write_task(tmp_path, task_DOT_toml=small))
 
 
-def test_a_foreign_task_gets_the_disk_that_grading_needs(tmp_path: Path) -> None:
+def test_foreign_task_gets_minimum_grading_disk(tmp_path: Path) -> None:
     small = "[environment]\nstorage_mb = 64\n"
     path = write_task(tmp_path, task_DOT_toml=small, tests__test_DOT_sh="echo 1 > /logs/verifier/reward.txt\n")
     assert load(path).task.storage_mib == MIN_STORAGE_MIB

@@ -116,7 +116,7 @@ def test_tokens_are_private_random_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("planted", ["symlink", "dangling", "hard link", "readable", "fifo", "guess", "empty", "long"])
-def test_a_planted_token_file_is_neither_followed_nor_used(tmp_path: Path, planted: str) -> None:
+def test_planted_token_file_is_not_used(tmp_path: Path, planted: str) -> None:
     """Before `farm up`, an attacker puts something at the place of the token."""
     state, known = tmp_path / "state", "a" * 64
     state.mkdir()
@@ -194,7 +194,7 @@ def test_a_configured_token_comes_before_the_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("ray")
-def test_a_farm_on_loopback_keeps_its_token_to_itself(tmp_path: Path) -> None:
+def test_loopback_farm_does_not_leak_its_token(tmp_path: Path) -> None:
     """Commands and the client need no telling; logs, process lists, Ray's files and a stranger get nothing."""
     require_program("redis-server")
     state = tmp_path / "state"

@@ -148,7 +148,7 @@ async def test_a_known_connection_outlives_a_flood(store: Store, tmp_path: Path)
             assert await status(known, request("/v1/runs", "viewer")) == 200
 
 
-async def test_a_crowd_of_one_peer_ends_its_own(store: Store, tmp_path: Path) -> None:
+async def test_flood_of_one_peer_ends_own_connections(store: Store, tmp_path: Path) -> None:
     """A slow caller from elsewhere, whose connection is the oldest, is left alone."""
     async with gateway(store, tmp_path) as http:
         port = http.base_url.port
@@ -203,7 +203,7 @@ async def test_waiting_learners_leave_the_operator_free(store: Store, tmp_path: 
         assert {answer.status_code for answer in await asyncio.gather(*leases)} == {200}
 
 
-async def test_an_idle_learner_gives_way_to_a_new_one(store: Store, tmp_path: Path) -> None:
+async def test_idle_learner_gives_way_to_new_learner(store: Store, tmp_path: Path) -> None:
     async with gateway(store, tmp_path) as http, connections(http.base_url.port, 2 * FEW.of_role) as learners:
         for learner in learners:
             assert await status(learner, request("/v1/runs", "learner")) == 200
@@ -317,7 +317,8 @@ async def test_a_token_written_otherwise_shares_its_keys(store: Store, tmp_path:
     assert max(lives) <= 600_000
 
 
-async def test_a_long_answer_takes_no_room_and_makes_no_second_run(store: Store, tmp_path: Path) -> None:
+async def test_idempotency_key_of_large_run_takes_little_memory(store: Store, tmp_path: Path) -> None:
+    """Repeating the request makes no second run."""
     tasks = [(replace(TASK, id=f"task-{number}"), b"bundle") for number in range(500)]
     async with gateway(store, tmp_path, prepare=lambda path, tools, fit=None: tasks) as http:
         headers = as_("operator") | {"idempotency-key": "k"}

@@ -27,19 +27,19 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("attack", TOO_LARGE.values(), ids=TOO_LARGE)
-async def test_too_much_is_not_read(arena: Arena, attack: str) -> None:
+async def test_too_large_change_is_refused(arena: Arena, attack: str) -> None:
     with pytest.raises(ChangeTooLarge):
         await arena.change(attack)
 
 
 @pytest.mark.parametrize(("attack", "code"), UNREADABLE.values(), ids=UNREADABLE)
-async def test_what_cannot_be_read_is_said(arena: Arena, attack: str, code: int) -> None:
+async def test_unreadable_workspace_raises_path_error(arena: Arena, attack: str, code: int) -> None:
     with pytest.raises(PathError) as caught:
         await arena.change(attack)
     assert caught.value.errno == code
 
 
-async def test_odd_files_are_taken_as_what_they_are(arena: Arena) -> None:
+async def test_odd_files_are_recorded_without_special_files(arena: Arena) -> None:
     change = await arena.change(
         """
         mkfifo pipe; ln /etc/passwd hard; ln -s /proc/self/root/etc out; ln -s loop loop

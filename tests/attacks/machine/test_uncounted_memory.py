@@ -69,7 +69,7 @@ def taken_outside(program: Path, kind: str, at_most: int) -> int:
 
 
 @pytest.mark.parametrize("kind", KEPT_BACK + KEPT_APART)
-async def test_what_is_kept_outside_all_limits_is_refused(after_an_attack: Scene, outside: Path, kind: str) -> None:
+async def test_uncounted_memory_is_refused(after_an_attack: Scene, outside: Path, kind: str) -> None:
     assert await asyncio.to_thread(taken_outside, outside, kind, FEW) >= FEW
     refused = await after_an_attack.attack(f"hoard {kind} {FEW} 1", timeout_s=ANSWER_S)
     assert text(refused).split()[0] == "0"
@@ -109,11 +109,11 @@ async def test_long_listings_kept_open_end_their_sandbox(wide: Scene) -> None:
 
 
 @pytest.mark.parametrize(("kind", "count"), [("backlog", 40_000), ("fullbacklog", 20_000)])
-async def test_connections_that_nobody_accepts_end_their_sandbox(wide: Scene, kind: str, count: int) -> None:
+async def test_unaccepted_connections_end_their_sandbox(wide: Scene, kind: str, count: int) -> None:
     assert "TCP connections" in await ended_for(wide, f"hoard {kind} {count} 1")
 
 
-async def test_connections_that_nobody_accepts_are_kept_without_the_watch(wide: Scene) -> None:
+async def test_unaccepted_connections_are_kept_without_the_watch(wide: Scene) -> None:
     await keeps_without_the_watch(wide, "backlog 20000 1", 32 * MIB)
 
 

@@ -42,7 +42,7 @@ def task(network: str) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("pattern", PLAIN)
-def test_a_task_that_names_this_machine_is_not_loaded(pattern: str) -> None:
+def test_task_naming_own_machine_is_not_loaded(pattern: str) -> None:
     with pytest.raises(TaskError, match=r"metadata\.farm\.network"):
         task(pattern)()
 
@@ -98,7 +98,7 @@ def test_the_node_is_not_reached_at_any_address(tmp_path: Path, address: str, na
 
 
 @needs_root
-def test_an_address_that_the_node_gets_later_is_its_own(tmp_path: Path) -> None:
+def test_address_added_to_node_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with origin(FAR[0], 8710) as far, proxying(f"{FAR[0]}:8710", granted=()) as client:
             assert (await client.ask(get(f"http://{FAR[0]}:8710/"))).endswith(BODY)

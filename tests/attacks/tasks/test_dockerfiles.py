@@ -63,7 +63,7 @@ from sandboxes.images.confinement.screening import Sources, screen
         "RUN --mount='\"from=10.0.0.1/x\"',target=/m true",
     ],
 )
-def test_dockerfile_that_asks_the_engine_for_more_is_refused(lines: str) -> None:
+def test_dockerfile_with_forbidden_request_is_refused(lines: str) -> None:
     with pytest.raises(ImageError, match="Dockerfile line"):
         screen(f"ARG R=10.0.0.1\nFROM debian\n{lines}\n")
 
@@ -116,7 +116,7 @@ def test_cache_that_builds_would_share_becomes_empty() -> None:
     assert "RUN --mount=type=tmpfs,target=/root/.cache pip install x" in text
 
 
-def test_image_that_is_here_may_be_of_any_registry() -> None:
+def test_present_image_may_have_any_registry() -> None:
     assert screen("FROM 10.0.0.1/x\n", Sources(present=frozenset({"10.0.0.1/x:latest"}))).bases == ("10.0.0.1/x",)
 
 

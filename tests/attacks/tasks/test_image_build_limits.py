@@ -126,7 +126,7 @@ def archive(size: int) -> bytes:
     return packed.getvalue()
 
 
-async def test_images_that_others_import_and_commit_meanwhile_are_not_the_builds(
+async def test_foreign_imports_and_commits_are_not_counted(
     name: str, builder: Builder, gate: Gate, docker_client: docker.DockerClient
 ) -> None:
     other = f"{name}-base"
@@ -153,16 +153,14 @@ async def copy_large_file(builder: Builder, name: str) -> None:
     assert await builder.naive(name, dockerfile("COPY big /big")), builder.output
 
 
-async def test_copies_of_anothers_build_are_not_the_builds(name: str, builder: Builder, gate: Gate) -> None:
+async def test_copies_of_another_build_are_not_counted(name: str, builder: Builder, gate: Gate) -> None:
     async with held(builder, gate, name, dockerfile(gate.step(), "WORKDIR /mine"), SMALL) as build:
         await copy_large_file(builder, f"{name}-base")
         gate.is_open.set()
         await build
 
 
-async def test_build_whose_copies_cannot_be_told_from_anothers_is_not_blamed(
-    name: str, builder: Builder, gate: Gate
-) -> None:
+async def test_build_with_ambiguous_copies_is_not_blamed(name: str, builder: Builder, gate: Gate) -> None:
     """A stage without a step copies at the same time, so either build may have made the large layer."""
     copying = [f"FROM {BASE_IMAGE} AS copying", f"WORKDIR /{secrets.token_hex(8)}"]
     text = "\n".join([*copying, dockerfile(gate.step(), "COPY --from=copying /etc/passwd /copied")])
@@ -180,7 +178,7 @@ async def test_no_task_takes_longer_than_the_operator_allows(name: str, builder:
         await builder.farm(name, dockerfile(gate.step()), limits=limits, indexes=gate.indexes)
 
 
-async def test_task_below_the_operators_time_is_told_its_own_key(name: str, builder: Builder, gate: Gate) -> None:
+async def test_tasks_build_timeout_error_names_its_key(name: str, builder: Builder, gate: Gate) -> None:
     store = ImageStore(None, replace(builder.settings, indexes=gate.indexes))
     try:
         with pytest.raises(ImageError, match="not done after 3 s; raise build_timeout_sec"):

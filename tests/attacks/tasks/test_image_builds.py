@@ -264,7 +264,7 @@ async def test_copies_that_multiply_a_file_are_ended(name: str, builder: Builder
 
 
 @pytest.mark.docker
-async def test_daemon_made_to_fetch_from_the_machine_does_not(name: str, builder: Builder, service: Service) -> None:
+async def test_build_engine_fetches_nothing_from_machine(name: str, builder: Builder, service: Service) -> None:
     internal = f"127.0.0.1:{service.port}"
     attacks = {
         "add": dockerfile(f"ADD http://{internal}/v1/add /loot"),

@@ -241,7 +241,7 @@ def test_a_long_key_is_never_parsed(tmp_path: Path, ours: str, output: str) -> N
         ("[[a.b]]\n" * 200_000, "holds more than 1 MiB"),
     ],
 )
-def test_what_a_manifest_asks_for_is_bounded(text: str, says: str) -> None:
+def test_manifest_values_are_bounded(text: str, says: str) -> None:
     assert says in manifest_error(text)
 
 
@@ -256,7 +256,7 @@ def test_a_list_names_each_task_once(tmp_path: Path) -> None:
             task_directories(rows)
 
 
-def test_a_task_set_holds_so_many_bytes(tmp_path: Path) -> None:
+def test_task_set_size_is_bounded(tmp_path: Path) -> None:
     for number in range(5):  # sparse: what is on disk is nothing, what is read is 250 MiB each
         with (write_task(tmp_path, f"task{number}") / "environment" / "large").open("wb") as file:
             file.truncate(250 << 20)
@@ -295,14 +295,14 @@ def test_a_task_of_too_many_files_is_refused(tmp_path: Path) -> None:
         load_taskset(path, state_dir=tmp_path)
 
 
-def test_a_fifo_in_place_of_a_report_is_no_wait(tmp_path: Path) -> None:
+def test_fifo_as_validation_report_is_refused(tmp_path: Path) -> None:
     path = write_task(tmp_path)
     os.mkfifo(path / "validated.json")
     with pytest.raises(TaskError, match="not a regular file"):
         read_validated(path)
 
 
-def test_many_ids_are_refused(tmp_path: Path) -> None:
+def test_too_many_test_ids_are_refused(tmp_path: Path) -> None:
     path = write_task(tmp_path, task_DOT_toml=MANIFEST)
     (path / "tests" / "keep.txt").write_text("tests/test_a.py::t\n" * 200_001)
     with pytest.raises(TaskError, match="names more than 200000 tests"):
