@@ -127,7 +127,7 @@ def test_explicitly_allowed_port_carries_any_protocol(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("pattern", ["a.near.example", "a.near.example:80", "*.near.example:80"])
-def test_a_name_never_leads_back_to_this_machine(tmp_path: Path, address: str, says: str, pattern: str) -> None:
+def test_name_resolving_to_own_machine_is_refused(tmp_path: Path, address: str, says: str, pattern: str) -> None:
     async def scenario() -> None:
         async with origin("0.0.0.0", 80) as here, proxying(pattern) as client:
             answer = await client.ask(get("http://a.near.example/"))
