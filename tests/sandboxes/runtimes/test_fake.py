@@ -30,7 +30,7 @@ async def calls_until_gone(sandbox: Sandbox) -> int:
     return calls
 
 
-async def test_boots_fail_in_the_order_given() -> None:
+async def test_boots_fail_in_configured_order() -> None:
     runtime = fake(boot_errors=[None, BootError("no answer")])
     await runtime.create(SPEC)
     with pytest.raises(BootError, match="no answer"):

@@ -130,7 +130,7 @@ async def test_fork_bomb_is_frozen_and_copied(runtime: Runtime, test_image: str)
         assert await at_work(sandbox)
 
 
-async def test_limits_hold_for_a_fork(runtime: Runtime, test_image: str) -> None:
+async def test_fork_has_the_limits_of_its_source(runtime: Runtime, test_image: str) -> None:
     limits = SandboxLimits(memory_mib=128, pids=32, open_files=64)
     async with runtime.scope(SandboxSpec(test_image, limits=limits)) as sandbox:
         fork = await sandbox.fork()
@@ -230,7 +230,7 @@ async def test_snapshot_image_stays_until_last_user_is_removed(
         assert snapshot_images(docker_client, state_dir) == set()
 
 
-async def test_a_runtime_that_closes_leaves_no_snapshot(
+async def test_closed_runtime_leaves_no_snapshot(
     docker_client: docker.DockerClient, toolbox: Toolbox, state_dir: Path, test_image: str
 ) -> None:
     runtime = await DockerRuntime.open(state_dir=state_dir, toolbox=toolbox)

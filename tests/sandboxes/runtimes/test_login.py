@@ -37,7 +37,7 @@ echo noise >&2
         ("/own", "/a:/b", "/a:/b:/own"),
     ],
 )
-def test_a_login_puts_its_directories_before_the_path(own: str, login: str, path: str) -> None:
+def test_login_directories_come_first_in_path(own: str, login: str, path: str) -> None:
     assert joined_path(own, login) == path
 
 
