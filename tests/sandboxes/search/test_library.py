@@ -62,7 +62,7 @@ async def test_cancelled_request_does_not_stop_shared_build(library: IndexStore)
         await impatient
 
 
-async def test_an_index_outlives_its_process(library: IndexStore, tmp_path: Path) -> None:
+async def test_index_outlives_its_process(library: IndexStore, tmp_path: Path) -> None:
     made = await library.index(sources(a=A))
     (path,) = (tmp_path / "search").iterdir()
     before = path.stat().st_ino
@@ -73,7 +73,7 @@ async def test_an_index_outlives_its_process(library: IndexStore, tmp_path: Path
     assert path.stat().st_ino == before
 
 
-async def test_other_content_or_another_embedder_is_another_index(tmp_path: Path) -> None:
+async def test_different_content_or_embedder_gives_different_index(tmp_path: Path) -> None:
     digests = set()
     for embedder in (NONE, "tests.support.sandboxes.searching:toy"):
         async with IndexStore(tmp_path / "search", embedder=embedder) as library:

@@ -71,7 +71,7 @@ async def test_result_shows_location_definition_and_first_lines(faked: Hands) ->
     )
 
 
-async def test_the_same_question_has_the_same_answer(faked: Hands) -> None:
+async def test_repeated_query_returns_same_results(faked: Hands) -> None:
     first = await faked.search("cookie")
     assert [(await faked.search("cookie")).content for _ in range(3)] == [first.content] * 3
     at_once = await asyncio.gather(*(faked.search("cookie") for _ in range(4)))
@@ -87,7 +87,7 @@ async def test_the_same_question_has_the_same_answer(faked: Hands) -> None:
         (".", ["shop/sale.py:4-6", "notes.md:1-1"]),
     ],
 )
-async def test_a_path_narrows_the_search(faked: Hands, path: str | None, found: list[str]) -> None:
+async def test_path_argument_narrows_the_search(faked: Hands, path: str | None, found: list[str]) -> None:
     result = await faked.search("cookie", path=path)
     heads = [block.split("\n")[0].split("  ")[0] for block in result.content.split("\n\n")]
     assert heads == found
@@ -108,7 +108,7 @@ async def test_unsearchable_request_is_refused(faked: Hands, arguments: dict[str
     assert result.content == told
 
 
-async def test_nothing_found_is_no_error(faked: Hands) -> None:
+async def test_search_without_results_is_no_error(faked: Hands) -> None:
     result = await faked.search("zebra")
     assert (result.content, result.error_kind) == ("No results.", None)
 

@@ -83,7 +83,7 @@ async def test_edit_with_same_time_and_size_is_noticed(box: Box) -> None:
     assert await box.find("one two") == [("a.py", "two")]
 
 
-async def test_many_rounds_of_edits_leave_the_latest(box: Box) -> None:
+async def test_search_finds_latest_of_many_edits(box: Box) -> None:
     for number in range(40):
         await box.write(f"m{number % 20}.py", f"def cookie{number}(): pass\n".encode())
         found = await box.find(f"cookie{number}")
@@ -137,7 +137,7 @@ async def test_forged_times_affect_only_the_forger(library: IndexStore) -> None:
         assert await honest.find("cookie") == [("a.py", "remove_cookie"), ("notes.txt", "")]
 
 
-async def test_junk_is_not_searched(box: Box) -> None:
+async def test_generated_binary_and_large_files_are_skipped(box: Box) -> None:
     line = b"cookie\n"
     for path in (".git/config", "node_modules/x/a.js", "a/__pycache__/x.py", "x.min.js", "x.png", "package-lock.json"):
         await box.write(path, line)
@@ -156,12 +156,12 @@ async def test_undecodable_names_and_content_are_searched(box: Box) -> None:
     assert (await box.find("grüße"))[0] == (name, "grüße_jar")
 
 
-async def test_an_empty_tree_has_nothing_in_it(library: IndexStore) -> None:
+async def test_empty_tree_has_no_results(library: IndexStore) -> None:
     async with FakeRuntime({"image": {"/repo/": b""}}).scope(SandboxSpec("image", workdir="/repo")) as sandbox:
         assert await Box(sandbox, library).find("cookie") == []
 
 
-async def test_only_what_changed_is_read(box: Box) -> None:
+async def test_only_changed_files_are_read_again(box: Box) -> None:
     read = await _reads(box)
     assert sorted(read) == ["/repo/a.py", "/repo/lib/b.py", "/repo/notes.txt"]
     assert await _reads(box) == []
