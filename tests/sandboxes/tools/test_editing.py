@@ -44,13 +44,13 @@ def rows_of(text: str) -> list[tuple[str, str]]:
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 @example(b"\xef\xbb\xbfcaf\xe9\r\n\x00")
-def test_any_bytes_come_back_as_they_were(data: bytes) -> None:
+def test_any_bytes_survive_decoding_and_encoding(data: bytes) -> None:
     assert encode(decode(data)) == data
 
 
 @settings(deadline=None)
 @given(texts())
-def test_lines_are_the_bodies_of_the_rows(text: str) -> None:
+def test_lines_equal_rows_without_line_ends(text: str) -> None:
     lines = lines_of(text)
     assert lines == [body for body, _ in rows_of(text.removeprefix("\ufeff"))]
     assert count_lines(text) == len(lines)
@@ -191,7 +191,7 @@ def test_refusal_uses_argument_names_of_tool() -> None:
 
 @settings(deadline=None)
 @given(texts(), st.integers(-1, 10), st.lists(bodies, min_size=1, max_size=3), st.booleans())
-def test_insert_puts_whole_lines_between_untouched_ones(text: str, at: int, added: list[str], ended: bool) -> None:
+def test_insert_adds_lines_and_changes_no_others(text: str, at: int, added: list[str], ended: bool) -> None:
     addition = "\n".join(added) + "\n" * ended
     before = rows_of(text.removeprefix("\ufeff"))
     if not 0 <= at <= len(before):
@@ -239,14 +239,14 @@ def test_insert_puts_whole_lines_between_untouched_ones(text: str, at: int, adde
         ("\ufeffcaf\udce9 one\n", "caf two one", "\\xe9"),
     ],
 )
-def test_a_refusal_says_what_to_do(text: str, old: str, told: str) -> None:
+def test_refusal_names_the_remedy(text: str, old: str, told: str) -> None:
     with pytest.raises(EditRefused) as refusal:
         replace(text, old, "a = 1")
     assert told in str(refusal.value)
     str(refusal.value).encode()
 
 
-def test_refusing_a_huge_file_costs_little_work() -> None:
+def test_refusal_in_huge_file_is_cheap() -> None:
     text = "the same words over and over again in a line\n" * 150_000
     with pytest.raises(EditRefused, match="does not occur"):
         replace(text, "the same words over and over, again\n" * 50, "")

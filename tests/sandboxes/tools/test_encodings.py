@@ -15,7 +15,7 @@ from sandboxes.tools.actions.encodings import decoded, encoded
 
 @settings(deadline=None)
 @given(st.one_of(st.binary(max_size=100), st.binary(max_size=60).map(lambda data: b"# coding: gbk\n" + data)))
-def test_any_bytes_come_back_as_they_were(data: bytes) -> None:
+def test_any_bytes_survive_decoding_and_encoding(data: bytes) -> None:
     assert encoded(*decoded(data)) == data
 
 
@@ -64,7 +64,7 @@ async def test_character_outside_encoding_is_refused() -> None:
     assert left == LATIN
 
 
-async def test_a_view_tells_the_encoding() -> None:
+async def test_view_names_the_encoding() -> None:
     said, _ = await called(LATIN, "claude-code", "Read", file_path="a.py")
     assert said == "     1\tcafé = 1\n     2\tx = 2\n[no UTF-8: read as latin-1]"
 

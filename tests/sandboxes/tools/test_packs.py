@@ -19,7 +19,7 @@ KINDS = [(pack.name, kind) for pack in PACKS.values() for kind in pack.makers]
 
 
 @pytest.mark.parametrize(("pack", "kind"), KINDS, ids=[f"{pack} {kind.name}" for pack, kind in KINDS])
-def test_a_schema_is_one_that_every_engine_takes(pack: str, kind: Any) -> None:
+def test_schema_is_valid_and_widely_supported(pack: str, kind: Any) -> None:
     told = described(kind, "openai")
     assert told["type"] == "function"
     assert 0 < len(told["function"]["description"]) < 700
@@ -121,7 +121,7 @@ def test_documented_product_calls_are_well_formed(pack: str, name: str, argument
 
 
 @pytest.mark.parametrize("pack", ARGUMENTS)
-def test_names_and_arguments_are_those_that_models_know(pack: str) -> None:
+def test_tool_and_argument_names_match_products(pack: str) -> None:
     found = {}
     for kind in PACKS[pack].makers:
         schema = described(kind, "json-schema")
@@ -131,7 +131,7 @@ def test_names_and_arguments_are_those_that_models_know(pack: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["openai", "json-schema", "anthropic"])
-def test_schemas_are_the_same_text_every_time(form: Any) -> None:
+def test_schemas_are_serialized_identically_each_time(form: Any) -> None:
     assert [json.dumps(described(kind, form)) for _, kind in KINDS] == [
         json.dumps(described(kind, form)) for _, kind in KINDS
     ]
@@ -177,7 +177,7 @@ def test_invalid_tool_selection_is_refused_with_hint(words: list[str], told: str
     assert "\n" not in str(error.value)
 
 
-def test_without_a_library_nothing_is_searched_by_meaning() -> None:
+def test_codebase_search_needs_an_index_store() -> None:
     assert "codebase_search" not in Toolset.of().names
     assert "codebase_search" not in Toolset.of(["cursor"]).names
 

@@ -97,7 +97,7 @@ async def test_cancelled_patch_is_applied_completely_or_not() -> None:
             assert left == TREE or ("f.txt" in left and "d/c.txt" not in left and "b.txt" not in left)
 
 
-async def test_files_that_are_too_large_are_refused() -> None:
+async def test_too_large_files_are_refused() -> None:
     async with fake().scope(SandboxSpec("image", workdir="/repo")) as sandbox:
         await sandbox.write_file("large", b"x\n" * (5 << 20))
         result = await patched(sandbox, "*** Delete File: large")

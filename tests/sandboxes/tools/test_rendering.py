@@ -75,7 +75,7 @@ def test_visible_renders_each_character_independently(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.text(min_size=1), st.integers(0, 400), st.integers(0, 400))
-def test_a_cut_character_is_dropped_whole(text: str, head: int, tail: int) -> None:
+def test_truncated_character_is_dropped(text: str, head: int, tail: int) -> None:
     data = text.encode()
     head = min(head, len(data))
     tail = min(tail, len(data) - head)
@@ -100,7 +100,7 @@ def test_clipped_keeps_both_ends_within_the_limit(text: str, limit: int) -> None
 
 @settings(deadline=None)
 @given(st.lists(st.text(max_size=5)), st.integers(0, 40))
-def test_fitting_counts_whole_lines(lines: list[str], limit: int) -> None:
+def test_fitting_returns_number_of_complete_lines(lines: list[str], limit: int) -> None:
     count = fitting(lines, limit)
     assert sum(len(line) + 1 for line in lines[:count]) <= limit
     assert count == len(lines) or sum(len(line) + 1 for line in lines[: count + 1]) > limit
@@ -110,7 +110,7 @@ def test_fitting_counts_whole_lines(lines: list[str], limit: int) -> None:
     ("name", "shown"),
     [("a b.py", "a b.py"), (b"caf\xe9", "caf\\xe9"), ("line\nbreak\x1b[1m", "line␊break␛[1m"), ("\udcff", "\\xff")],
 )
-def test_a_file_name_is_one_line(name: str | bytes, shown: str) -> None:
+def test_file_name_is_shown_on_one_line(name: str | bytes, shown: str) -> None:
     assert shown_name(name) == shown
 
 
@@ -126,5 +126,5 @@ def test_a_file_name_is_one_line(name: str | bytes, shown: str) -> None:
         ("/*", "/", "/*"),
     ],
 )
-def test_an_absolute_pattern_begins_at_its_directory(pattern: str, directory: str, rest: str) -> None:
+def test_absolute_pattern_is_split_at_its_directory(pattern: str, directory: str, rest: str) -> None:
     assert split_pattern(pattern) == (directory, rest)

@@ -107,14 +107,14 @@ async def test_heredoc_writes_document_of_megabytes(hands: Hands) -> None:
     assert len(lines) > 3_000_000
 
 
-async def test_calls_to_one_shell_take_their_turns(hands: Hands) -> None:
+async def test_concurrent_calls_to_one_shell_are_serialized(hands: Hands) -> None:
     results = await asyncio.gather(
         *(hands("bash", command=f"n=$(( ${{n:-0}} + 1 )); echo $n; : {i}") for i in range(8))
     )
     assert sorted(result.content for result in results) == [f"{n}\n[exit code 0]" for n in range(1, 9)]
 
 
-async def test_edits_of_one_file_lose_nothing(hands: Hands) -> None:
+async def test_concurrent_edits_of_one_file_all_apply(hands: Hands) -> None:
     await hands(EDIT, command="create", path="a.txt", file_text="top\n")
     results = await asyncio.gather(
         *(hands(EDIT, command="insert", path="a.txt", insert_line=1, insert_text=f"line {n}") for n in range(8))
@@ -125,7 +125,7 @@ async def test_edits_of_one_file_lose_nothing(hands: Hands) -> None:
     )
 
 
-async def test_an_edit_keeps_the_mode_and_the_link(hands: Hands) -> None:
+async def test_edit_keeps_file_mode_and_symlink(hands: Hands) -> None:
     await hands("bash", command=f"echo one > real; {BUSYBOX} chmod 755 real; {BUSYBOX} ln -s real link")
     assert (await hands(EDIT, command="str_replace", path="link", old_str="one", new_str="two")).error_kind is None
     shown = await hands("bash", command=f"{BUSYBOX} cat real; {BUSYBOX} stat -c %a real; {BUSYBOX} readlink link")
@@ -222,7 +222,7 @@ async def test_undecodable_bytes_shorten_the_page(hands: Hands) -> None:
     assert note == f"[lines {last + 1} to 2001 of 2001 are not shown: use view_range]"
 
 
-async def test_a_search_of_proc_ends(hands: Hands) -> None:
+async def test_search_of_proc_ends(hands: Hands) -> None:
     result = await hands.within(5, "grep", pattern="no such text anywhere", path="/proc")
     assert result.error_kind in (None, ToolErrorKind.TIMEOUT, ToolErrorKind.REFUSED)
     assert (await hands("bash", command="echo alive")).content == "alive\n[exit code 0]"
@@ -247,7 +247,7 @@ async def test_no_result_is_longer_than_the_limit(hands: Hands) -> None:
         assert 100 < len(result.content) <= 2000, name
 
 
-async def test_hostile_file_names_stay_on_their_lines(hands: Hands) -> None:
+async def test_hostile_file_names_are_shown_on_one_line(hands: Hands) -> None:
     for name in ("a\nb.py", "c\x1b[31m.py", os.fsdecode(b"caf\xe9.py"), "-rf.py"):
         await hands.sandbox.write_file(name, b"word\n")
     expected = "-rf.py\na␊b.py\nc␛[31m.py\ncaf\\xe9.py"
@@ -256,7 +256,7 @@ async def test_hostile_file_names_stay_on_their_lines(hands: Hands) -> None:
     assert (await hands(EDIT, command="view", path=".")).content == expected
 
 
-async def test_the_tools_need_nothing_of_the_image(docker_runtime: Runtime, scratch_image: str) -> None:
+async def test_tools_work_in_empty_image(docker_runtime: Runtime, scratch_image: str) -> None:
     async with docker_runtime.scope(SandboxSpec(scratch_image)) as sandbox:
         hands = Hands(sandbox, Toolset.of())
         assert (await hands(EDIT, command="create", path="/a/b.py", file_text="x = 1\n")).error_kind is None

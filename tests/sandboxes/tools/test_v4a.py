@@ -118,7 +118,7 @@ def test_hunk_of_whole_file_gives_edited_file(edit: Edit) -> None:
 
 @settings(deadline=None)
 @given(edits(unique=True), st.integers(1, 3))
-def test_hunks_with_context_lead_to_the_edited_file(edit: Edit, context: int) -> None:
+def test_hunks_with_context_give_edited_file(edit: Edit, context: int) -> None:
     hunks = cut(edit.lines(), context)
     if all(any(sign != "+" for sign, _ in each.lines) for each in hunks):
         assert update(edit.text, hunks) == edit.edited
@@ -323,7 +323,7 @@ def test_heredoc_argument_is_unwrapped() -> None:
         assert parse_patch(f"{opening}\n{patch}\nEOF\n") == (V4aDelete("a"),)
 
 
-def test_sections_apply_one_after_the_other() -> None:
+def test_sections_are_applied_in_order() -> None:
     patch: list[Section] = [
         V4aAdd("a", "one\n"),
         V4aUpdate("a", "b", (hunk([("-", "one"), ("+", "two")]),)),
