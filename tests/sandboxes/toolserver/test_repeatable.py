@@ -60,7 +60,7 @@ async def test_repeated_edit_runs_once_with_same_result(box: Sandbox) -> None:
     assert "is there already" in refused.content
 
 
-async def test_a_patch_of_several_files_is_applied_once(box: Sandbox) -> None:
+async def test_repeated_patch_of_several_files_applies_once(box: Sandbox) -> None:
     await box.write_file("old", b"first\nlast\n")
     await box.write_file("gone", b"")
     result = await twice(box, "codex", "apply_patch", input=PATCH)
@@ -69,7 +69,7 @@ async def test_a_patch_of_several_files_is_applied_once(box: Sandbox) -> None:
     assert await box.read_file("added") == b"x\n"
 
 
-async def test_a_command_in_a_fresh_shell_runs_once(box: Sandbox) -> None:
+async def test_repeated_command_in_fresh_shell_runs_once(box: Sandbox) -> None:
     await twice(box, "default", "bash", command="x=1; echo once >> notes", restart=True)
     assert await box.read_file("notes") == b"once\n"
     assert (await twice(box, "default", "bash", command="echo $x")).content == "1\n[exit code 0]"
