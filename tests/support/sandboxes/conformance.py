@@ -206,7 +206,7 @@ class RuntimeContract:
     async def test_exec_reports_a_death_by_signal(self, sandbox: Sandbox) -> None:
         assert (await sandbox.exec(["sh", "-c", "kill -9 $$"], timeout_s=WAIT_S)).exit_code == 128 + 9
 
-    async def test_exec_ends_at_its_time_out(self, sandbox: Sandbox) -> None:
+    async def test_exec_ends_at_timeout(self, sandbox: Sandbox) -> None:
         command = ["sh", "-c", "echo before; sleep 1000; echo after"]
         result = await sandbox.exec(command, timeout_s=2.0)
         assert result.timed_out
@@ -225,7 +225,7 @@ class RuntimeContract:
         assert result.exit_code == 0
         assert int(text(result)) > 1
 
-    async def test_much_output_keeps_head_and_tail(self, sandbox: Sandbox) -> None:
+    async def test_long_output_keeps_head_and_tail(self, sandbox: Sandbox) -> None:
         whole = "".join(f"{number}\n" for number in range(1, 100_001)).encode()
         result = await sandbox.exec(["seq", "1", "100000"], output_limit=10_000, timeout_s=WAIT_S)
         kept = result.stdout
@@ -240,7 +240,7 @@ class RuntimeContract:
         if result.spill is not None:
             assert await sandbox.read_file(result.spill) == whole
 
-    async def test_programs_run_side_by_side(self, sandbox: Sandbox) -> None:
+    async def test_programs_run_concurrently(self, sandbox: Sandbox) -> None:
         slow = asyncio.create_task(sandbox.exec(["sleep", "1000"], timeout_s=1000))
         results = await asyncio.gather(*(sandbox.exec(["echo", str(n)], timeout_s=WAIT_S) for n in range(20)))
         assert [text(result) for result in results] == [f"{n}\n" for n in range(20)]
@@ -275,11 +275,11 @@ class RuntimeContract:
         fresh = await sandbox.shell('echo "[$x]"', timeout_s=WAIT_S)
         assert (text(fresh), fresh.shell_lost) == ("[]\n", False)
 
-    async def test_a_shell_that_is_killed_is_lost(self, sandbox: Sandbox) -> None:
+    async def test_killed_shell_is_reported_lost(self, sandbox: Sandbox) -> None:
         killed = await sandbox.shell("kill -9 $$", timeout_s=WAIT_S)
         assert (killed.exit_code, killed.shell_lost) == (137, True)
 
-    async def test_a_shell_ends_at_a_time_out(self, sandbox: Sandbox) -> None:
+    async def test_shell_ends_at_timeout(self, sandbox: Sandbox) -> None:
         late = await sandbox.shell("x=1; echo before; sleep 1000", timeout_s=2.0)
         assert (late.exit_code, late.timed_out, late.shell_lost) == (None, True, True)
         assert late.stdout.head == b"before\n"
@@ -290,7 +290,7 @@ class RuntimeContract:
         await sandbox.restart_shell()
         assert text(await sandbox.shell('echo "[$x]"; pwd', timeout_s=WAIT_S)) == f"[]\n{sandbox.workdir}\n"
 
-    async def test_a_shell_outlives_bad_syntax(self, sandbox: Sandbox) -> None:
+    async def test_shell_survives_syntax_error(self, sandbox: Sandbox) -> None:
         bad = await sandbox.shell("x=1; (", timeout_s=WAIT_S)
         assert bad.exit_code == 2
         assert not bad.timed_out
@@ -298,7 +298,7 @@ class RuntimeContract:
 
     # Files
 
-    async def test_files_hold_what_was_written(self, sandbox: Sandbox) -> None:
+    async def test_written_files_are_read_back(self, sandbox: Sandbox) -> None:
         everything = bytes(range(256)) * 4096
         await sandbox.write_file("/tmp/all", everything)
         assert await sandbox.read_file("/tmp/all") == everything
@@ -311,7 +311,7 @@ class RuntimeContract:
             assert await sandbox.read_file("motd") == b"hello\n"
             assert (await sandbox.stat("motd")).path == "motd"
 
-    async def test_modes_are_kept_or_set(self, sandbox: Sandbox) -> None:
+    async def test_file_modes_are_kept_or_set(self, sandbox: Sandbox) -> None:
         await sandbox.write_file("/bin/tool", b"#!/bin/sh\necho changed\n")
         assert (await sandbox.stat("/bin/tool")).mode & 0o111
         await sandbox.write_file("/bin/tool", b"", executable=False)
@@ -319,7 +319,7 @@ class RuntimeContract:
         await sandbox.write_file("/tmp/new", b"", executable=True)
         assert (await sandbox.stat("/tmp/new")).mode & 0o111
 
-    async def test_parents_are_made_when_asked_for(self, sandbox: Sandbox) -> None:
+    async def test_parents_are_created_on_request(self, sandbox: Sandbox) -> None:
         assert await refusal(sandbox.write_file("/tmp/a/b/c", b"1")) == errno.ENOENT
         await sandbox.write_file("/tmp/a/b/c", b"1", parents=True)
         assert await sandbox.read_file("/tmp/a/b/c") == b"1"
@@ -369,7 +369,7 @@ class RuntimeContract:
         entry = await sandbox.stat("/tmp/file")
         assert (entry.size, entry.mtime_ns > 0) == (5, True)
 
-    async def test_reading_never_hangs(self, sandbox: Sandbox) -> None:
+    async def test_reading_special_file_does_not_block(self, sandbox: Sandbox) -> None:
         await sandbox.exec(["mkfifo", "/tmp/fifo"], timeout_s=WAIT_S)
         for path in ("/tmp/fifo", "/tmp"):
             with pytest.raises(PathError):
@@ -384,7 +384,7 @@ class RuntimeContract:
         await sandbox.write_link("/tmp/loop", "loop")
         assert await refusal(sandbox.read_file("/tmp/loop")) == errno.ELOOP
 
-    async def test_walk_is_sorted_pruned_and_follows_nothing(self, sandbox: Sandbox) -> None:
+    async def test_walk_is_sorted_pruned_and_follows_no_symlink(self, sandbox: Sandbox) -> None:
         for name in ("b", "a/z", "a/é", "node_modules/x", "a/node_modules/y"):
             await sandbox.write_file(f"/tmp/w/{name}", b"1", parents=True)
         await sandbox.write_link("/tmp/w/c", "/etc")

@@ -64,7 +64,7 @@ class CopyContract:
         async with await source.snapshot():
             assert text(await call) == "on\n"
 
-    async def test_a_fork_can_be_forked(self, source: Sandbox) -> None:
+    async def test_fork_of_fork_keeps_all_files(self, source: Sandbox) -> None:
         generations = [source]
         for number in range(3):
             await generations[-1].write_file(f"/tmp/{number}", str(number).encode())
@@ -75,7 +75,7 @@ class CopyContract:
         assert [await last.read_file(f"/tmp/{number}") for number in range(3)] == [b"0", b"1", b"2"]
         await last.remove()
 
-    async def test_a_snapshot_outlives_its_source_and_starts_many(self, runtime: Runtime, image: str) -> None:
+    async def test_snapshot_outlives_source_and_starts_many_sandboxes(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as source:
             await source.write_file("/tmp/kept", b"1")
             snapshot = await source.snapshot()

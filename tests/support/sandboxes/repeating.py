@@ -32,7 +32,7 @@ class RepeatContract:
             assert again == await first
             assert await sandbox.read_file("/tmp/notes") == b"once\n"
 
-    async def test_another_call_by_the_same_id_is_refused(self, runtime: Runtime, image: str) -> None:
+    async def test_different_call_with_same_id_is_refused(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as sandbox:
             await sandbox.shell(NOTE, timeout_s=WAIT_S, call_id="é")
             with pytest.raises(SpecError, match="'é' belongs to a different call"):
