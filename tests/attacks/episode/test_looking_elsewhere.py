@@ -288,7 +288,7 @@ END
 """
 
 
-async def test_nothing_is_downloaded(arena: Arena) -> None:
+async def test_sandbox_without_network_reaches_no_address(arena: Arena) -> None:
     bundle = make_task(arena.image, ReportFormat.PYTEST)
     rollout = await run_episode(order(), bundle, Scripted(bash(DOWNLOAD), DONE), NodeServices("n1", arena.runtime))
     check(rollout)
@@ -307,7 +307,7 @@ true
 
 @needs_root
 @pytest.mark.parametrize("hosts", [(), ("mirror.example",)], ids=["no network", "another host"])
-async def test_the_fixed_release_is_downloaded_from_no_index(arena: Arena, hosts: tuple[str, ...]) -> None:
+async def test_fixed_release_cannot_be_downloaded_from_index(arena: Arena, hosts: tuple[str, ...]) -> None:
     with package_index(FIXED_CART) as index:
         attack = FIXED_RELEASE.format(index=index.url)
         arena.runtime.granted = Grants.parse((index.host,))  # it is on loopback

@@ -114,7 +114,7 @@ def bound(url: str) -> EndpointAccess:
     return EndpointAccess(keys=(EndpointKey(EndpointUrl.parse(url), KEY),))
 
 
-async def test_another_address_gets_no_key(serve: Callable[[Page], Page]) -> None:
+async def test_unbound_address_gets_no_key(serve: Callable[[Page], Page]) -> None:
     owner, thief = serve(Page()), serve(Page())
     await naive(thief.url)
     assert thief.keys, "the naive farm sends its key to any address"
@@ -141,7 +141,7 @@ async def test_another_address_gets_no_key(serve: Callable[[Page], Page]) -> Non
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_takes_neither_key_nor_request(serve: Callable[[Page], Page], status: int) -> None:
+async def test_redirect_target_gets_neither_key_nor_request(serve: Callable[[Page], Page], status: int) -> None:
     internal = serve(Page())
     lure = serve(Page(status, headers={"Location": f"{internal.url}/v1/chat/completions"}))
     assert SECRET in await naive(lure.url)
@@ -171,7 +171,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("kind", PAGES)
-async def test_an_internal_page_is_quoted_nowhere(
+async def test_internal_page_is_never_quoted(
     serve: Callable[[Page], Page], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "farm")
@@ -197,7 +197,7 @@ async def test_an_internal_page_is_quoted_nowhere(
 @pytest.mark.parametrize(
     "banner", [b"SSH-2.0-internal-secret\r\n\r\n", b"-ERR internal-secret\r\n\r\n", b"HTTP/1.1 internal-secret\r\n\r\n"]
 )
-async def test_the_banner_of_another_service_is_quoted_nowhere(banner: bytes) -> None:
+async def test_banner_of_other_service_is_never_quoted(banner: bytes) -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(banner)
@@ -258,7 +258,7 @@ async def test_gateway_refuses_run_with_treacherous_address(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("url", [*WRONG, *NEVER])
-async def test_a_node_refuses_a_treacherous_address_too(url: str) -> None:
+async def test_node_refuses_treacherous_address(url: str) -> None:
     """Runs that were stored before, or by another version, still come to the node agent."""
     with pytest.raises(PolicyError) as refused:
         EndpointPool(bound("http://h")).at(url)

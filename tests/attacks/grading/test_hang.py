@@ -38,7 +38,7 @@ KILLED = {"memory eaten": EATEN, "a kill of itself": ITSELF, "a kill of everythi
 
 
 @pytest.mark.parametrize("code", KILLED.values(), ids=KILLED)
-async def test_tests_that_are_killed_earn_nothing(arena: Arena, code: str) -> None:
+async def test_killed_tests_earn_nothing(arena: Arena, code: str) -> None:
     attack = f"cat > pricing/cart.py <<'END'\n{CART}{code}END\n"
     assert await arena.naive(attack, Belief.EXIT_CODE) is None
     verdict = await arena.ours(attack)

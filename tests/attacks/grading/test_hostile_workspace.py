@@ -58,7 +58,7 @@ async def test_odd_files_are_recorded_without_special_files(arena: Arena) -> Non
     }
 
 
-async def test_a_link_is_applied_and_never_followed(arena: Arena) -> None:
+async def test_symlink_is_applied_and_never_followed(arena: Arena) -> None:
     change = await arena.change(
         "rm -r pricing && ln -s /etc pricing && rm pyproject.toml && ln -s /etc/hostname pyproject.toml"
     )
@@ -70,7 +70,7 @@ async def test_a_link_is_applied_and_never_followed(arena: Arena) -> None:
         assert (await sandbox.stat("pyproject.toml")).kind is FileKind.SYMLINK
 
 
-async def test_a_workspace_moved_away_earns_nothing(arena: Arena) -> None:
+async def test_moved_workspace_earns_nothing(arena: Arena) -> None:
     verdict = await arena.ours("cd / && mv workspace w && ln -s w workspace")
     assert verdict.reward == 0.0
     assert verdict.components["changed_files"] == 5

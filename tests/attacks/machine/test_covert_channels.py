@@ -125,7 +125,7 @@ def differing(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
     return {name for name in before.keys() & after.keys() if before[name] != after[name]}
 
 
-async def test_locks_of_one_sandbox_show_in_none(pair: tuple[Sandbox, Sandbox]) -> None:
+async def test_locks_are_invisible_to_other_sandboxes(pair: tuple[Sandbox, Sandbox]) -> None:
     sender, receiver = pair
     free = await works(receiver, "observe")
     assert len(free) > 400
@@ -136,7 +136,7 @@ async def test_locks_of_one_sandbox_show_in_none(pair: tuple[Sandbox, Sandbox]) 
         assert differing(free, await works(receiver, "observe")) == set()
 
 
-async def test_locks_on_a_bound_file_show(naive_pair: tuple[Container, Container]) -> None:
+async def test_locks_on_bound_file_are_visible(naive_pair: tuple[Container, Container]) -> None:
     sender, receiver = naive_pair
     free = works_naively(receiver, "observe")
     with naively_at_work(sender, "hold"):

@@ -41,7 +41,7 @@ async def test_tmpfs_file_counts_as_memory(after_an_attack: Scene) -> None:
     assert text(await attacker.exec(more, timeout_s=ANSWER_S)) == "kept\n"
 
 
-async def test_bombs_in_turn_leave_the_sibling_its_memory(after_an_attack: Scene) -> None:
+async def test_repeated_memory_bombs_spare_siblings_memory(after_an_attack: Scene) -> None:
     bombs = asyncio.create_task(after_an_attack.attack("for i in $(seq 20); do probe memory 4096; done"))
     for _ in range(20):
         held = await after_an_attack.sibling.exec(["probe", "memory", "48"], timeout_s=ANSWER_S)

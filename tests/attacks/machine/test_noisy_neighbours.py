@@ -60,7 +60,7 @@ async def test_no_sync_of_a_sandbox_reaches_the_machine(after_an_attack: Scene, 
     assert not is_unwritten(mine)
 
 
-async def test_syncs_say_that_they_succeeded(after_an_attack: Scene) -> None:
+async def test_sync_calls_report_success(after_an_attack: Scene) -> None:
     tried = results(text(await after_an_attack.attack("probe syncs")))
     assert {name for name, code in tried.items() if code} == {"pwritev2", "flags", "attributes"}
 

@@ -79,7 +79,7 @@ async def test_orphans_are_reaped(after_an_attack: Scene) -> None:
             pass
 
 
-async def test_busy_loops_leave_the_others_their_share(after_an_attack: Scene) -> None:
+async def test_busy_loops_do_not_block_sibling(after_an_attack: Scene) -> None:
     busy = asyncio.create_task(
         after_an_attack.attack("for i in $(seq 50); do while :; do :; done & done; wait", timeout_s=3)
     )

@@ -170,7 +170,7 @@ async def test_build_with_ambiguous_copies_is_not_blamed(name: str, builder: Bui
             await build
 
 
-async def test_no_task_takes_longer_than_the_operator_allows(name: str, builder: Builder, gate: Gate) -> None:
+async def test_build_time_is_limited_by_operator(name: str, builder: Builder, gate: Gate) -> None:
     limits = BuildLimits(timeout_max_s=3)
     with pytest.raises(
         ImageError, match=r"not done after 3 s, .*build_timeout_max_s.* 120 s; raise build_timeout_max_s"
@@ -211,14 +211,14 @@ def quotas(gate: Gate) -> list[float]:
     return found
 
 
-async def test_step_has_the_builds_processors(name: str, builder: Builder, gate: Gate) -> None:
+async def test_build_step_has_the_builds_cpus(name: str, builder: Builder, gate: Gate) -> None:
     async with held(builder, gate, name, dockerfile(gate.step()), BuildLimits(cpus=CPUS)) as build:
         assert quotas(gate) == [CPUS]
         gate.is_open.set()
         await build
 
 
-async def test_stages_side_by_side_share_the_builds_processors(name: str, builder: Builder, gate: Gate) -> None:
+async def test_concurrent_stages_share_the_builds_cpus(name: str, builder: Builder, gate: Gate) -> None:
     stages = [f"FROM {BASE_IMAGE} AS s{at}\n{gate.step()}" for at in range(2)]
     text = "\n".join([*stages, f"FROM {BASE_IMAGE}", *(f"COPY --from=s{at} /etc/passwd /{at}" for at in range(2)), ""])
     async with held(builder, gate, name, text, BuildLimits(cpus=CPUS), steps=2) as build:

@@ -158,7 +158,7 @@ def _certificates() -> str:
 
 
 @pytest.mark.docker
-async def test_build_step_copying_what_is_lent_finds_nothing(
+async def test_build_step_copying_build_secrets_finds_none(
     name: str, builder: Builder, service: Service, docker_client: docker.DockerClient, tmp_path: Path
 ) -> None:
     url = f"http://farm:{PASSWORD}@127.0.0.1:{service.port}/simple"
