@@ -56,7 +56,7 @@ HISTORIES = {
 
 
 @pytest.mark.parametrize(("left", "attack"), HISTORIES.values(), ids=HISTORIES)
-async def test_what_history_holds_earns_nothing(arena: Arena, left: str, attack: str) -> None:
+async def test_solution_in_git_history_earns_nothing(arena: Arena, left: str, attack: str) -> None:
     assert await arena.naive(left + attack, Belief.EXIT_CODE) == 1.0
     assert (await arena.ours(attack)).reward == 0.0
 
@@ -88,7 +88,7 @@ async def judged(arena: Arena, images: ImageStore, docker_client: docker.DockerC
 
 
 @pytest.mark.parametrize("left", HISTORIES)
-async def test_a_history_is_found_before_anybody_plays(judged: Judge, left: str) -> None:
+async def test_git_history_is_found_by_task_validation(judged: Judge, left: str) -> None:
     finding = await judged(HISTORIES[left][0])
     assert any("more than one commit" in problem for problem in finding.problems), finding
 
@@ -169,7 +169,7 @@ def staged(left: str) -> str:
 
 
 @pytest.mark.parametrize("name", RESIDUES)
-async def test_what_is_left_of_the_solution_is_found_by_policies_and_by_the_scan(arena: Arena, name: str) -> None:
+async def test_solution_residue_is_found_by_policy_and_scan(arena: Arena, name: str) -> None:
     left, place, what = RESIDUES[name]
     assert await arena.naive(staged(left) + RUMMAGE, Belief.EXIT_CODE) == 1.0
     async with arena.runtime.scope(arena.spec) as sandbox:
@@ -183,7 +183,7 @@ async def test_what_is_left_of_the_solution_is_found_by_policies_and_by_the_scan
     assert [residue.path for residue in found if not fnmatch(residue.path, place)] == []
 
 
-async def test_what_is_left_of_the_solution_is_found_before_anybody_plays(judged: Judge) -> None:
+async def test_solution_residues_are_found_by_task_validation(judged: Judge) -> None:
     """All at once, but for what the repository's history is refused for."""
     residues = [residue for residue in RESIDUES.values() if residue[1] not in (LOOSE, PACK)]
     finding = await judged("".join(f"(\n{staged(left)})\n" for left, _, _ in residues))
@@ -193,7 +193,7 @@ async def test_what_is_left_of_the_solution_is_found_before_anybody_plays(judged
     assert missed == [], finding
 
 
-async def test_who_searches_the_whole_machine_finds_nothing_here(arena: Arena) -> None:
+async def test_machine_wide_search_earns_nothing(arena: Arena) -> None:
     assert (await arena.ours(RUMMAGE)).reward == 0.0
 
 
@@ -223,7 +223,7 @@ END
 
 
 @pytest.mark.parametrize("put", PLACES.values(), ids=PLACES)
-async def test_the_answer_is_nowhere_in_the_sandbox(arena: Arena, put: str) -> None:
+async def test_search_for_answer_earns_nothing(arena: Arena, put: str) -> None:
     assert await arena.naive(put + SEARCH, Belief.EXIT_CODE) == 1.0
     assert (await arena.ours(SEARCH)).reward == 0.0
 
@@ -259,12 +259,12 @@ END
 """Wanted values are taken from whatever tests lie on the machine."""
 
 
-async def test_hidden_tests_cannot_be_learnt_by_heart(arena: Arena) -> None:
+async def test_memorized_hidden_tests_earn_nothing(arena: Arena) -> None:
     assert await arena.naive(KNOWN_BY_HEART, Belief.REPORT, tests_first=True) == 1.0
     assert (await arena.ours(KNOWN_BY_HEART)).reward == 0.0
 
 
-async def test_no_word_of_the_hidden_tests_is_where_the_policy_works(arena: Arena) -> None:
+async def test_hidden_tests_are_absent_from_policys_sandbox(arena: Arena) -> None:
     bundle = make_task(arena.image, ReportFormat.PYTEST)
     assert any(b"test_discounted" in file.content for file in bundle.tests.values())
     policy = Scripted(bash(HIDDEN), DONE)
@@ -288,7 +288,7 @@ END
 """
 
 
-async def test_nothing_is_downloaded(arena: Arena) -> None:
+async def test_sandbox_without_network_reaches_no_address(arena: Arena) -> None:
     bundle = make_task(arena.image, ReportFormat.PYTEST)
     rollout = await run_episode(order(), bundle, Scripted(bash(DOWNLOAD), DONE), NodeServices("n1", arena.runtime))
     check(rollout)
@@ -307,7 +307,7 @@ true
 
 @needs_root
 @pytest.mark.parametrize("hosts", [(), ("mirror.example",)], ids=["no network", "another host"])
-async def test_the_fixed_release_is_downloaded_from_no_index(arena: Arena, hosts: tuple[str, ...]) -> None:
+async def test_fixed_release_cannot_be_downloaded_from_index(arena: Arena, hosts: tuple[str, ...]) -> None:
     with package_index(FIXED_CART) as index:
         attack = FIXED_RELEASE.format(index=index.url)
         arena.runtime.granted = Grants.parse((index.host,))  # it is on loopback
@@ -322,7 +322,7 @@ async def test_the_fixed_release_is_downloaded_from_no_index(arena: Arena, hosts
         assert rollout.metrics.get("egress_refused", 0) == len(hosts)
 
 
-async def test_malformed_calls_do_not_get_a_hard_task_dropped(arena: Arena) -> None:
+async def test_episode_of_malformed_calls_is_judged_zero(arena: Arena) -> None:
     """Who masks episodes whose calls cannot be read spares a policy its failures."""
     broken = replace(call("bash", {}), arguments='{"command": ')
     unknown = call("bosh", {"command": "true"})

@@ -95,12 +95,12 @@ BLOWS = {
 
 
 @pytest.mark.parametrize("blow", BLOWS.values(), ids=BLOWS)
-async def test_a_policy_that_strikes_at_its_sandbox_is_judged(arena: Arena, blow: str) -> None:
+async def test_policy_attacking_its_sandbox_is_judged(arena: Arena, blow: str) -> None:
     rollout = await episode(arena, bash(blow), bash("true"), DONE, limits=EpisodeLimits(tool_s=30))
     assert (rollout.error, rollout.reward) == (None, 0.0), rollout
 
 
-async def test_a_tool_server_that_dies_of_hunger_is_judged(arena: Arena) -> None:
+async def test_tool_server_lost_to_oom_is_judged(arena: Arena) -> None:
     with pytest.raises(SandboxGone):  # who takes that for a fault of the machine tries again
         await arena.naive(HUNGER, Belief.EXIT_CODE)
     rollout = await episode(arena, bash(HUNGER), DONE)
@@ -109,7 +109,7 @@ async def test_a_tool_server_that_dies_of_hunger_is_judged(arena: Arena) -> None
 
 @needs_root
 @pytest.mark.parametrize("trick", [mute, crash], ids=["mute", "crashed"])
-async def test_a_tool_server_lost_under_the_policy_is_judged(
+async def test_tool_server_lost_during_turn_is_judged(
     arena: Arena, docker_client: docker.DockerClient, trick: Trick
 ) -> None:
     async def strike() -> Reply:
@@ -125,7 +125,7 @@ ENDLESS = f"{CART}\ndef total(prices, discount=0):\n    while True: pass\n"
 
 
 @needs_root
-async def test_a_tool_server_lost_under_the_tests_is_judged(arena: Arena, docker_client: docker.DockerClient) -> None:
+async def test_tool_server_lost_during_grading_is_judged(arena: Arena, docker_client: docker.DockerClient) -> None:
     async with arena.runtime.scope(arena.spec) as sandbox:
         crash(first_process(docker_client, await only(arena.runtime)))
         with pytest.raises(SandboxGone):  # who takes that for a fault of the machine tries again

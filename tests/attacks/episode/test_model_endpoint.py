@@ -110,7 +110,7 @@ def completion(message: bytes = b'{"content": "hi"}', choice: bytes = b"", answe
     return b'{"choices": [{"message": ' + message + choice + b"}]" + answer + b"}"
 
 
-async def test_a_compressed_reply_is_refused_unpacked() -> None:
+async def test_compressed_reply_is_refused_without_unpacking() -> None:
     small = zstandard.ZstdCompressor(level=19).compress(b" " * 64 * MIB)
     async with serving(sending(small, "Content-Encoding: zstd")) as peer:
         assert len((await naive(peer.url)).content) > 1000 * len(small)
@@ -119,7 +119,7 @@ async def test_a_compressed_reply_is_refused_unpacked() -> None:
     assert all(b"accept-encoding: identity\r\n" in head for head in peer.heads)
 
 
-async def test_an_endless_reply_is_cut_off() -> None:
+async def test_endless_reply_is_cut_off() -> None:
     most = 4 * MAX_ANSWER_BYTES
 
     async def play(peer: Peer, writer: asyncio.StreamWriter) -> None:
@@ -154,7 +154,7 @@ async def test_reply_too_long_with_logprobs_is_judged_without() -> None:
     assert reply.sampled is None
 
 
-async def test_a_body_of_tiny_chunks_is_cut_off() -> None:
+async def test_body_of_tiny_chunks_is_cut_off() -> None:
     most = 3 * MAX_ANSWER_BYTES // PART_BYTES
 
     async def play(peer: Peer, writer: asyncio.StreamWriter) -> None:
@@ -168,7 +168,7 @@ async def test_a_body_of_tiny_chunks_is_cut_off() -> None:
         assert "longer than" in await refused(peer.url)
 
 
-async def test_of_a_long_refusal_only_the_beginning_is_read() -> None:
+async def test_only_start_of_long_refusal_is_read() -> None:
     body = b'{"error": {"message": "no"}}' + b" " * 4 * MAX_ANSWER_BYTES
     async with serving(sending(body, status=500)) as peer:
         assert len((await naive(peer.url)).content) == len(body)
@@ -186,7 +186,7 @@ class NaiveMessage(BaseModel):
 
 
 @pytest.mark.parametrize("wrong", [b"1", b'""', b"[]", b"null", b"9" * 20])
-async def test_wrong_items_stop_at_the_first(wrong: bytes) -> None:
+async def test_parsing_stops_at_first_wrong_item(wrong: bytes) -> None:
     count = 200_000
     items = b"[" + b",".join([wrong] * count) + b"]"
     with pytest.raises(ValidationError) as caught:
@@ -202,7 +202,7 @@ async def test_wrong_items_stop_at_the_first(wrong: bytes) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b'""', b"-1", b"2147483648", b"1.5", b"[]", b"9" * 100_000])
-async def test_wrong_token_ids_cost_the_training_not_the_reply(wrong: bytes) -> None:
+async def test_wrong_token_ids_do_not_cost_the_reply(wrong: bytes) -> None:
     ids = b"[" + b",".join([wrong] * 100) + b"]"
     async with serving(
         sending(completion(choice=b', "token_ids": ' + ids, answer=b', "prompt_token_ids": [1]'))
@@ -213,7 +213,7 @@ async def test_wrong_token_ids_cost_the_training_not_the_reply(wrong: bytes) -> 
     assert len(reply.distrust) < 200
 
 
-def test_lists_hold_what_a_message_can() -> None:
+def test_oversized_lists_are_cut_and_reply_kept() -> None:
     many = b"[" + b"1," * MAX_TOKENS + b"1]"
     reply = parse_completion(completion(choice=b', "token_ids": [1], "prompt_token_ids": ' + many))
     assert (reply.content, reply.sampled) == ("hi", None)
@@ -227,7 +227,7 @@ def test_lists_hold_what_a_message_can() -> None:
     assert parse_completion(b'{"choices": ' + thousand + b"}").content == "hi"
 
 
-async def test_a_large_reply_is_parsed_beside_the_loop() -> None:
+async def test_large_reply_is_parsed_outside_event_loop() -> None:
     """The parser waits for a task of the event loop: parsed on the loop, neither would ever end."""
     body = completion(answer=b', "x": "' + b"x" * 8 * MIB + b'"')
     parsing, beaten = threading.Event(), threading.Event()
@@ -286,7 +286,7 @@ async def longest_hold(parse: Callable[[bytes], object], body: bytes) -> float:
 
 
 @pytest.mark.usefixtures("eager_switches")
-async def test_a_reply_that_is_mended_leaves_the_loop_running() -> None:
+async def test_repaired_reply_does_not_block_event_loop() -> None:
     """One call of a pattern over all of a body holds the interpreter's lock."""
     body = completion(answer=b', "x": [NaN, ' + b'"", ' * 3_000_000 + b"1]")
     naive = re.compile(rb'((?:"(?:[^"\\]++|\\.)*+"|[^"N]++|(?!NaN)N)*+)(NaN)?')
@@ -314,7 +314,7 @@ async def test_large_replies_are_parsed_one_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nA: ", b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"])
-async def test_a_reply_that_drips_ends_with_the_call(start: bytes) -> None:
+async def test_dripping_reply_is_cut_off_at_deadline(start: bytes) -> None:
     """Each byte comes in time, and the whole does not: the naive client's time-out holds between two bytes."""
     dripped, released = 0, asyncio.Event()
 
@@ -337,7 +337,7 @@ async def test_a_reply_that_drips_ends_with_the_call(start: bytes) -> None:
         assert "no whole answer within 0.5 s" in await refused(peer.url, timeout_s=0.5)
 
 
-async def test_a_flood_of_headers_is_cut_off() -> None:
+async def test_flood_of_headers_is_cut_off() -> None:
     async def play(peer: Peer, writer: asyncio.StreamWriter) -> None:
         await peer.send(writer, b"HTTP/1.1 200 OK\r\n")
         while peer.sent < 64 * MIB:
@@ -363,14 +363,14 @@ async def test_usage_out_of_range_keeps_the_reply(count: bytes) -> None:
 
 
 @pytest.mark.parametrize("usage", [b"7", b"[]", b"NaN", b'"x"', b"null", b"{}"])
-async def test_usage_of_another_form_keeps_the_reply(usage: bytes) -> None:
+async def test_malformed_usage_keeps_the_reply(usage: bytes) -> None:
     async with serving(sending(completion(answer=b', "usage": ' + usage))) as peer:
         reply = await ask(peer.url)
     assert (reply.content, reply.prompt_tokens, reply.completion_tokens) == ("hi", 0, 0)
 
 
 @pytest.mark.parametrize("text", [rb"\ud800", rb"\ud83d\ude00 \udc00", rb"\\ud800 \ud800\\", rb"NaN \udfff -Infinity"])
-async def test_half_a_pair_in_a_call_keeps_the_reply(text: bytes) -> None:
+async def test_half_surrogate_pair_in_call_keeps_reply(text: bytes) -> None:
     """A policy can write it, so a reply that holds it must stay the policy's."""
     call = b'{"function": {"name": "bash", "arguments": "' + text + b'"}}'
     body = completion(message=b'{"content": "' + text + b'", "tool_calls": [' + call + b"]}", answer=b', "x": NaN')
@@ -399,12 +399,12 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-async def test_garbage_is_the_models_failure_in_a_line(kind: str) -> None:
+async def test_malformed_reply_error_does_not_quote_it(kind: str) -> None:
     async with serving(sending(GARBAGE[kind])) as peer:
         assert "secret" not in await refused(peer.url)
 
 
-async def test_a_conversation_beyond_any_context_ends() -> None:
+async def test_conversation_beyond_length_limit_ends() -> None:
     """An endpoint whose every reply is as long as it may be fills no memory turn after turn, and no loop."""
     async with serving(sending(completion())) as peer:
         half = {"role": "assistant", "content": "x" * (MAX_CONVERSATION_CHARS // 2)}

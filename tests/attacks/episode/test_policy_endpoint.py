@@ -114,7 +114,7 @@ def bound(url: str) -> EndpointAccess:
     return EndpointAccess(keys=(EndpointKey(EndpointUrl.parse(url), KEY),))
 
 
-async def test_another_address_gets_no_key(serve: Callable[[Page], Page]) -> None:
+async def test_unbound_address_gets_no_key(serve: Callable[[Page], Page]) -> None:
     owner, thief = serve(Page()), serve(Page())
     await naive(thief.url)
     assert thief.keys, "the naive farm sends its key to any address"
@@ -141,7 +141,7 @@ async def test_another_address_gets_no_key(serve: Callable[[Page], Page]) -> Non
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_takes_neither_key_nor_request(serve: Callable[[Page], Page], status: int) -> None:
+async def test_redirect_target_gets_neither_key_nor_request(serve: Callable[[Page], Page], status: int) -> None:
     internal = serve(Page())
     lure = serve(Page(status, headers={"Location": f"{internal.url}/v1/chat/completions"}))
     assert SECRET in await naive(lure.url)
@@ -171,7 +171,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("kind", PAGES)
-async def test_an_internal_page_is_quoted_nowhere(
+async def test_internal_page_is_never_quoted(
     serve: Callable[[Page], Page], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "farm")
@@ -197,7 +197,7 @@ async def test_an_internal_page_is_quoted_nowhere(
 @pytest.mark.parametrize(
     "banner", [b"SSH-2.0-internal-secret\r\n\r\n", b"-ERR internal-secret\r\n\r\n", b"HTTP/1.1 internal-secret\r\n\r\n"]
 )
-async def test_the_banner_of_another_service_is_quoted_nowhere(banner: bytes) -> None:
+async def test_banner_of_other_service_is_never_quoted(banner: bytes) -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(banner)
@@ -230,7 +230,7 @@ NEVER = [
 
 
 @pytest.mark.redis
-async def test_the_gateway_refuses_a_treacherous_address_in_a_run(tmp_path: Path) -> None:
+async def test_gateway_refuses_run_with_treacherous_address(tmp_path: Path) -> None:
     (tmp_path / "tasksets" / "demo").mkdir(parents=True)
     run = {"taskset": "demo", "group_size": 1, "unvalidated": True}
     async with (
@@ -258,7 +258,7 @@ async def test_the_gateway_refuses_a_treacherous_address_in_a_run(tmp_path: Path
 
 
 @pytest.mark.parametrize("url", [*WRONG, *NEVER])
-async def test_a_node_refuses_a_treacherous_address_too(url: str) -> None:
+async def test_node_refuses_treacherous_address(url: str) -> None:
     """Runs that were stored before, or by another version, still come to the node agent."""
     with pytest.raises(PolicyError) as refused:
         EndpointPool(bound("http://h")).at(url)
@@ -279,7 +279,7 @@ class Rebinding:
 
 @needs_root
 @pytest.mark.parametrize("address", ["169.254.169.254", "0.0.0.0", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe"])
-def test_a_name_that_leads_to_metadata_is_not_followed(tmp_path: Path, address: str) -> None:
+def test_name_resolving_to_metadata_address_is_refused(tmp_path: Path, address: str) -> None:
     async def scenario() -> None:
         async with accepting("0.0.0.0", 80) as visits:
             said = await ask("http://rebound.example/v1", bound("http://rebound.example"))
@@ -291,7 +291,7 @@ def test_a_name_that_leads_to_metadata_is_not_followed(tmp_path: Path, address: 
 
 @needs_root
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", HERE, "::1"])
-def test_an_exposed_farm_sends_nothing_to_its_own_machine(tmp_path: Path, address: str) -> None:
+def test_exposed_farm_does_not_contact_own_machine(tmp_path: Path, address: str) -> None:
     """The gateway is open to others: its operator may sit elsewhere, and names what only this machine can reach."""
     exposed = endpoint_access(load_config(environ={"FARM_HOST": HERE, "FARM_TOKENS": "operator=o"}))
 
@@ -309,7 +309,7 @@ def test_an_exposed_farm_sends_nothing_to_its_own_machine(tmp_path: Path, addres
 
 
 @needs_root
-def test_a_name_that_moves_after_the_check_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dns_rebinding_after_check_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exposed = EndpointAccess(here=False)
 
     async def scenario() -> None:
@@ -385,7 +385,7 @@ def test_a_configured_key_is_bound_or_not_sent(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("ray")
-def test_a_farm_sends_its_key_only_where_it_was_bound(tmp_path: Path, serve: Callable[[Page], Page]) -> None:
+def test_farm_sends_key_only_to_bound_endpoint(tmp_path: Path, serve: Callable[[Page], Page]) -> None:
     require_program("redis-server")
     refusing = b'{"error": {"message": "' + SECRET.encode() + b'"}}'
     owner, thief = (serve(Page(401, refusing, {"Content-Type": "application/json"})) for _ in range(2))

@@ -43,7 +43,7 @@ def judged(rollout: Rollout, reward: float) -> None:
     pack_rollout(apply_rules(rollout, default_rules()))
 
 
-async def test_calls_past_the_bound_are_refused_and_counted() -> None:
+async def test_calls_over_limit_are_refused_and_counted() -> None:
     many = tuple(replace(LOOK, id=f"call-{number}") for number in range(10_000))
     rollout = await play(say(*many), DONE)
     judged(rollout, 0.0)
@@ -54,7 +54,7 @@ async def test_calls_past_the_bound_are_refused_and_counted() -> None:
     assert not any(use.is_error for use in flood.tool_uses[:MOST_CALLS])
 
 
-async def test_an_honest_crowd_of_calls_is_run() -> None:
+async def test_calls_up_to_limit_are_all_run() -> None:
     rollout = await play(say(*[LOOK] * MOST_CALLS), FIX, DONE)
     judged(rollout, 1.0)
     assert rollout.metrics["calls_over_limit"] == 0
@@ -85,7 +85,7 @@ async def test_odd_usage_is_clamped_and_judged(written: str, taken: int) -> None
 
 
 @pytest.mark.parametrize("usage", ["[]", '"none"', "7", "null"])
-def test_usage_of_another_kind_counts_nothing(usage: str) -> None:
+def test_malformed_usage_counts_zero_tokens(usage: str) -> None:
     body = f'{{"choices": [{{"message": {{"content": "hi"}}}}], "usage": {usage}}}'
     assert parse_completion(body.encode()).prompt_tokens == 0
 
@@ -100,13 +100,13 @@ async def test_a_flood_of_text_is_cut_and_judged() -> None:
     assert "left out by the farm" in rollout.turns[0].tool_uses[0].arguments
 
 
-async def test_honest_turns_are_left_as_they_are() -> None:
+async def test_ordinary_turns_are_unchanged() -> None:
     rollout = await play(FIX, DONE)
     judged(rollout, 1.0)
     assert not {name for name in rollout.metrics if name.startswith("sidecar")}
 
 
-async def test_a_million_small_calls_leave_no_turns() -> None:
+async def test_turns_of_too_many_calls_are_dropped() -> None:
     rollout = await play(FIX, DONE)
     turns = rollout.turns * 400
     crowded = replace(rollout, turns=tuple(replace(turn, tool_uses=turn.tool_uses * 400) for turn in turns))
@@ -114,7 +114,7 @@ async def test_a_million_small_calls_leave_no_turns() -> None:
     assert (fitted.turns, fitted.reward, fitted.metrics[DROPPED]) == ((), rollout.reward, 1.0)
 
 
-async def test_odd_numbers_are_left_out_not_the_reward() -> None:
+async def test_non_finite_numbers_are_dropped_and_reward_kept() -> None:
     rollout = await play(FIX, DONE)
     odd = replace(
         rollout,
@@ -127,7 +127,7 @@ async def test_odd_numbers_are_left_out_not_the_reward() -> None:
     judged(fitted, 1.0)
 
 
-async def test_tokens_that_break_a_promise_cost_the_segments() -> None:
+async def test_invalid_tokens_drop_segments_and_keep_reward() -> None:
     broken = replace(sampled([1], [2, 3]), logprobs=array("f", [float("nan"), 0.0]))
     rollout = await play(replace(FIX, sampled=sampled([1], [2])), replace(DONE, sampled=broken))
     judged(rollout, 1.0)
@@ -135,7 +135,7 @@ async def test_tokens_that_break_a_promise_cost_the_segments() -> None:
     assert "untrainable" in rollout.reason
 
 
-async def test_endless_contexts_cost_the_segments() -> None:
+async def test_oversized_segments_are_untrainable_but_judged() -> None:
     rollout = await play(replace(FIX, sampled=sampled([1], [2])), replace(DONE, sampled=sampled([7], [8])))
     assert rollout.trainable
     endless = replace(rollout.segments[0], token_ids=array("i", bytes(4 * MOST_TOKENS_KEPT)))
@@ -166,7 +166,7 @@ class Choosy:
         return rollout
 
 
-async def test_what_the_store_refuses_keeps_its_verdict() -> None:
+async def test_rollout_refused_by_store_keeps_its_verdict() -> None:
     store, rollout = Choosy(), await play(FIX, DONE)
     published, done = await RolloutPublisher(store, "n1", 1.0).publish(order(), rollout)
     assert done
@@ -176,7 +176,7 @@ async def test_what_the_store_refuses_keeps_its_verdict() -> None:
     pack_rollout(bare_verdict(rollout, "why"))
 
 
-async def test_an_infrastructure_failure_stays_unjudged() -> None:
+async def test_infrastructure_failure_stays_unjudged() -> None:
     rollout = await play(OSError("the disk of the node"))
     assert rollout.reward is None
     assert rollout.error is not None
@@ -184,12 +184,12 @@ async def test_an_infrastructure_failure_stays_unjudged() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 64, MIN_STORAGE_MIB - 1])
-def test_a_disk_too_small_to_grade_in_is_refused(tmp_path: Path, size: int) -> None:
+def test_disk_too_small_for_grading_is_refused(tmp_path: Path, size: int) -> None:
     small = f"{MANIFEST}[environment]\nstorage_mb = {size}\n"
     assert f"grant at least {MIN_STORAGE_MIB}" in complaint(write_task(tmp_path, task_DOT_toml=small))
 
 
-def test_a_foreign_task_gets_the_disk_that_grading_needs(tmp_path: Path) -> None:
+def test_foreign_task_gets_minimum_grading_disk(tmp_path: Path) -> None:
     small = "[environment]\nstorage_mb = 64\n"
     path = write_task(tmp_path, task_DOT_toml=small, tests__test_DOT_sh="echo 1 > /logs/verifier/reward.txt\n")
     assert load(path).task.storage_mib == MIN_STORAGE_MIB
@@ -198,5 +198,5 @@ def test_a_foreign_task_gets_the_disk_that_grading_needs(tmp_path: Path) -> None
     ]
 
 
-def test_the_smallest_disk_holds_the_largest_change() -> None:
+def test_smallest_disk_holds_the_largest_change() -> None:
     assert MIN_STORAGE_MIB * 1024 * 1024 >= 3 * MAX_BYTES

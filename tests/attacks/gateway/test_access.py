@@ -93,7 +93,7 @@ async def test_loopback_without_a_token_gets_nothing(tmp_path: Path, naive: str)
 
 
 @pytest.mark.redis
-async def test_a_gateway_that_knows_no_token_admits_nobody(tmp_path: Path) -> None:
+async def test_gateway_without_tokens_refuses_every_request(tmp_path: Path) -> None:
     async with (
         running_store(tmp_path) as store,
         running_gateway(store, tmp_path, tokens={}) as url,
@@ -116,7 +116,7 @@ def test_tokens_are_private_random_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("planted", ["symlink", "dangling", "hard link", "readable", "fifo", "guess", "empty", "long"])
-def test_a_planted_token_file_is_neither_followed_nor_used(tmp_path: Path, planted: str) -> None:
+def test_planted_token_file_is_not_used(tmp_path: Path, planted: str) -> None:
     """Before `farm up`, an attacker puts something at the place of the token."""
     state, known = tmp_path / "state", "a" * 64
     state.mkdir()
@@ -148,7 +148,7 @@ def test_a_planted_token_file_is_neither_followed_nor_used(tmp_path: Path, plant
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_the_token_goes_only_to_its_own_farm(tmp_path: Path) -> None:
+def test_token_is_sent_only_to_own_farm(tmp_path: Path) -> None:
     token = own_tokens(tmp_path)["operator"].get_secret_value()
     run = tmp_path / "run"
     run.mkdir()
@@ -174,7 +174,7 @@ def test_the_token_goes_only_to_its_own_farm(tmp_path: Path) -> None:
     assert token_for("http://127.0.0.1:8123", here) is None, "who took the port of a farm that died gets nothing"
 
 
-def test_a_configured_token_comes_before_the_file(tmp_path: Path) -> None:
+def test_configured_token_takes_precedence_over_file(tmp_path: Path) -> None:
     own = own_tokens(tmp_path)["operator"]
     here = {"FARM_STATE_DIR": str(tmp_path)}
     assert local_token(load_config(environ=here)) == own
@@ -194,7 +194,7 @@ def test_a_configured_token_comes_before_the_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("ray")
-def test_a_farm_on_loopback_keeps_its_token_to_itself(tmp_path: Path) -> None:
+def test_loopback_farm_does_not_leak_its_token(tmp_path: Path) -> None:
     """Commands and the client need no telling; logs, process lists, Ray's files and a stranger get nothing."""
     require_program("redis-server")
     state = tmp_path / "state"

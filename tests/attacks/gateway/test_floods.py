@@ -140,7 +140,7 @@ async def test_idle_strangers_leave_room_for_callers(store: Store, tmp_path: Pat
         await ended(held, FLOOD - FEW.strangers)
 
 
-async def test_a_known_connection_outlives_a_flood(store: Store, tmp_path: Path) -> None:
+async def test_authenticated_connection_survives_a_flood(store: Store, tmp_path: Path) -> None:
     async with gateway(store, tmp_path) as http, connections(http.base_url.port, 1) as (known,):
         assert await status(known, request("/v1/runs", "viewer")) == 200
         async with connections(http.base_url.port, FLOOD) as held:
@@ -148,7 +148,7 @@ async def test_a_known_connection_outlives_a_flood(store: Store, tmp_path: Path)
             assert await status(known, request("/v1/runs", "viewer")) == 200
 
 
-async def test_a_crowd_of_one_peer_ends_its_own(store: Store, tmp_path: Path) -> None:
+async def test_flood_of_one_peer_ends_own_connections(store: Store, tmp_path: Path) -> None:
     """A slow caller from elsewhere, whose connection is the oldest, is left alone."""
     async with gateway(store, tmp_path) as http:
         port = http.base_url.port
@@ -158,7 +158,7 @@ async def test_a_crowd_of_one_peer_ends_its_own(store: Store, tmp_path: Path) ->
             assert await status(slow, whole[9:]) == 200
 
 
-async def test_a_stranger_has_a_short_time(store: Store, tmp_path: Path) -> None:
+async def test_stranger_connection_ends_after_short_time(store: Store, tmp_path: Path) -> None:
     """Its connection ends although the first byte of a request came; a known caller has the longer idle time."""
     shares = Shares(strangers=16, of_role=4, stranger_s=0.5)
     async with gateway(store, tmp_path, shares=shares) as http, connections(http.base_url.port, 1) as (known,):
@@ -169,7 +169,7 @@ async def test_a_stranger_has_a_short_time(store: Store, tmp_path: Path) -> None
         assert await status(known, request("/v1/runs", "viewer")) == 200
 
 
-async def test_a_stranger_gets_one_answer(store: Store, tmp_path: Path) -> None:
+async def test_stranger_connection_gets_one_response(store: Store, tmp_path: Path) -> None:
     """Many requests sent at once on one connection are answered once, with a body or without."""
     async with gateway(store, tmp_path) as http:
         posted = b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n"
@@ -203,7 +203,7 @@ async def test_waiting_learners_leave_the_operator_free(store: Store, tmp_path: 
         assert {answer.status_code for answer in await asyncio.gather(*leases)} == {200}
 
 
-async def test_an_idle_learner_gives_way_to_a_new_one(store: Store, tmp_path: Path) -> None:
+async def test_idle_learner_gives_way_to_new_learner(store: Store, tmp_path: Path) -> None:
     async with gateway(store, tmp_path) as http, connections(http.base_url.port, 2 * FEW.of_role) as learners:
         for learner in learners:
             assert await status(learner, request("/v1/runs", "learner")) == 200
@@ -227,7 +227,7 @@ class Naive(BaseModel):
     ],
     ids=["unknown keys", "wrong items", "wrong values", "unknown keys of a policy", "unknown keys of limits"],
 )
-async def test_a_wrong_body_fails_at_the_first_few(store: Store, tmp_path: Path, body: dict[str, Any]) -> None:
+async def test_validation_stops_after_first_few_errors(store: Store, tmp_path: Path, body: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as naive:
         Naive.model_validate({"tools": [0] * 5000})
     assert naive.value.error_count() == 5000
@@ -246,7 +246,7 @@ def test_unknown_keys_are_named_in_order() -> None:
     assert [error["loc"] for error in caught.value.errors()] == [(f"k{n:05}",) for n in range(MOST_FIELDS)]
 
 
-async def test_a_large_body_is_refused_unread(store: Store, tmp_path: Path) -> None:
+async def test_large_body_is_refused_unread(store: Store, tmp_path: Path) -> None:
     """The answer needs only the head, or the part of an endless body that is too long."""
     head = f"POST /v1/runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKENS['operator']}\r\n".encode()
     announced = head + f"Content-Length: {MOST_BODY_BYTES + 1}\r\n\r\n".encode()
@@ -257,7 +257,7 @@ async def test_a_large_body_is_refused_unread(store: Store, tmp_path: Path) -> N
         assert await status(other, endless) == 413
 
 
-async def test_a_head_is_bounded_however_it_arrives(store: Store, tmp_path: Path) -> None:
+async def test_request_head_size_is_bounded(store: Store, tmp_path: Path) -> None:
     """h11 bounds only a head that is incomplete: one that arrives whole is parsed, however long it is."""
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 20_000 + b"\r\n"
     naive = h11.Connection(h11.SERVER, max_incomplete_event_size=READ_BYTES)
@@ -273,7 +273,7 @@ async def test_a_head_is_bounded_however_it_arrives(store: Store, tmp_path: Path
         assert (await http.get("/healthz")).status_code == 200
 
 
-async def test_a_query_is_bounded(store: Store, tmp_path: Path) -> None:
+async def test_query_length_is_bounded(store: Store, tmp_path: Path) -> None:
     async with gateway(store, tmp_path) as http:
         many = await http.get("/v1/rollouts?" + "&".join(f"{n:x}=" for n in range(1500)), headers=as_("viewer"))
         assert (many.status_code, len(many.json()["errors"])) == (422, MOST_FIELDS)
@@ -281,7 +281,7 @@ async def test_a_query_is_bounded(store: Store, tmp_path: Path) -> None:
         assert (long.status_code, long.json()["type"]) == (422, PREFIX + "invalid-request")
 
 
-async def test_keys_of_a_caller_are_bounded(store: Store) -> None:
+async def test_idempotency_keys_of_caller_are_bounded(store: Store) -> None:
     """A store that keeps every key for a day keeps all of them."""
     keys = [f"key-{number}" for number in range(500)]
     async with store._connection.client() as redis:
@@ -304,7 +304,7 @@ async def test_keys_of_a_caller_are_bounded(store: Store) -> None:
     assert await store.claim_once("learner", "key-1", b"pending", keep_s=60, most=50) is None, "it had been evicted"
 
 
-async def test_a_token_written_otherwise_shares_its_keys(store: Store, tmp_path: Path) -> None:
+async def test_respelled_token_shares_idempotency_keys(store: Store, tmp_path: Path) -> None:
     """If keys were counted by the header's text, each space more would be another caller."""
     async with gateway(store, tmp_path) as http:
         for number in range(20):
@@ -317,7 +317,8 @@ async def test_a_token_written_otherwise_shares_its_keys(store: Store, tmp_path:
     assert max(lives) <= 600_000
 
 
-async def test_a_long_answer_takes_no_room_and_makes_no_second_run(store: Store, tmp_path: Path) -> None:
+async def test_idempotency_key_of_large_run_takes_little_memory(store: Store, tmp_path: Path) -> None:
+    """Repeating the request makes no second run."""
     tasks = [(replace(TASK, id=f"task-{number}"), b"bundle") for number in range(500)]
     async with gateway(store, tmp_path, prepare=lambda path, tools, fit=None: tasks) as http:
         headers = as_("operator") | {"idempotency-key": "k"}
@@ -356,7 +357,7 @@ async def test_readiness_is_checked_once_for_all(store: Store, tmp_path: Path) -
     assert asked < 10
 
 
-async def test_floods_leave_neither_series_nor_log_lines(
+async def test_floods_add_no_metric_series_or_logs(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -380,7 +381,7 @@ async def test_floods_leave_neither_series_nor_log_lines(
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_the_body_limits_hold_what_is_sent() -> None:
+def test_largest_valid_run_fits_body_limits() -> None:
     """Honest requests are far below: a run with all that it may hold."""
     params = {f"{number:0100}": "x" * 1000 for number in range(64)}
     body = RUN | {"policy": {"endpoint": "http://h/v1", "model": "m", "sampling_params": params}}

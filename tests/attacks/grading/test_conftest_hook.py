@@ -45,7 +45,7 @@ END""",
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-async def test_a_hook_earns_nothing(arena: Arena, attack: str) -> None:
+async def test_conftest_hook_earns_nothing(arena: Arena, attack: str) -> None:
     naive, verdict = await arena.both(attack, Belief.EXIT_CODE)
     assert naive == 1.0
     assert verdict.reward == 0.0, verdict

@@ -34,7 +34,7 @@ WHILE_IT_RUNS = {
 
 
 @pytest.mark.parametrize("code", WHILE_IT_RUNS.values(), ids=WHILE_IT_RUNS)
-async def test_a_reward_beside_the_verifiers_earns_nothing(arena: Arena, code: str) -> None:
+async def test_reward_file_beside_verifiers_earns_nothing(arena: Arena, code: str) -> None:
     attack = f"cat >> pricing/cart.py << 'END-OF-CODE'\n{code}END-OF-CODE\n"
     naive, verdict = await arena.both(attack, Belief.REWARD_FILE, ReportFormat.REWARD_FILE)
     assert naive == 1.0

@@ -42,7 +42,7 @@ async def test_an_edited_test_earns_nothing(arena: Arena, attack: str) -> None:
     assert verdict.reward == 0.0, verdict
 
 
-async def test_removed_tests_are_there_again(arena: Arena) -> None:
+async def test_removed_tests_are_restored(arena: Arena) -> None:
     verdict = await arena.ours("rm -r tests && echo file > tests")
     assert verdict.reward == 0.0
     assert verdict.components["pass_to_pass"] == 1.0
@@ -61,7 +61,7 @@ IN_ITS_PLACE = {
 
 
 @pytest.mark.parametrize("attack", IN_ITS_PLACE.values(), ids=IN_ITS_PLACE)
-async def test_what_python_imports_in_the_place_of_a_test_earns_nothing(arena: Arena, attack: str) -> None:
+async def test_module_shadowing_a_test_earns_nothing(arena: Arena, attack: str) -> None:
     naive, verdict = await arena.both(attack, Belief.REPORT, suite=BESIDE_THE_CODE)
     assert naive == 1.0
     assert verdict.reward == 0.0, verdict

@@ -15,7 +15,7 @@ ENDLESS = {
 }
 
 
-async def test_the_naive_grader_lets_a_hang_go(arena: Arena) -> None:
+async def test_naive_grader_does_not_judge_hang(arena: Arena) -> None:
     attack = f"cat > pricing/cart.py <<'END'\n{CART}{ENDLESS['a loop']}END\n"
     assert await arena.naive(attack, Belief.EXIT_CODE, timeout_s=3) is None
 
@@ -38,7 +38,7 @@ KILLED = {"memory eaten": EATEN, "a kill of itself": ITSELF, "a kill of everythi
 
 
 @pytest.mark.parametrize("code", KILLED.values(), ids=KILLED)
-async def test_tests_that_are_killed_earn_nothing(arena: Arena, code: str) -> None:
+async def test_killed_tests_earn_nothing(arena: Arena, code: str) -> None:
     attack = f"cat > pricing/cart.py <<'END'\n{CART}{code}END\n"
     assert await arena.naive(attack, Belief.EXIT_CODE) is None
     verdict = await arena.ours(attack)
@@ -46,6 +46,6 @@ async def test_tests_that_are_killed_earn_nothing(arena: Arena, code: str) -> No
 
 
 @pytest.mark.parametrize("code", [MEMORY, CROWD], ids=["one huge object", "fork bomb"])
-async def test_a_bomb_earns_nothing(arena: Arena, code: str) -> None:
+async def test_memory_or_fork_bomb_earns_nothing(arena: Arena, code: str) -> None:
     verdict = await arena.ours(f"cat > pricing/cart.py <<'END'\n{CART}{code}END\n", timeout_s=10)
     assert verdict.reward == 0.0, verdict

@@ -19,19 +19,21 @@ GOLD = f"cat > pricing/cart.py <<'END'\n{FIXED_CART}END\n"
 
 @pytest.mark.parametrize("belief", Belief)
 @pytest.mark.parametrize(("work", "reward"), [(NOTHING, 0.0), (GOLD, 1.0)])
-async def test_the_naive_grader_can_tell_honest_work(arena: Arena, belief: Belief, work: str, reward: float) -> None:
+async def test_naive_grader_judges_honest_work_correctly(
+    arena: Arena, belief: Belief, work: str, reward: float
+) -> None:
     assert await arena.naive(work, belief) == reward
 
 
 @pytest.mark.parametrize("report", [ReportFormat.PYTEST, ReportFormat.REWARD_FILE])
 @pytest.mark.parametrize(("work", "reward"), [(NOTHING, 0.0), (GOLD, 1.0)])
-async def test_the_farm_tells_honest_work(arena: Arena, report: ReportFormat, work: str, reward: float) -> None:
+async def test_farm_judges_honest_work_correctly(arena: Arena, report: ReportFormat, work: str, reward: float) -> None:
     verdict = await arena.ours(work, report)
     assert verdict.reward == reward, verdict
     assert not verdict.tampered
 
 
-async def test_good_work_is_rewarded_whatever_else_was_touched(arena: Arena) -> None:
+async def test_good_work_with_other_changes_is_rewarded(arena: Arena) -> None:
     verdict = await arena.ours(
         GOLD
         + """
@@ -62,7 +64,7 @@ def test_discount():
 """
 
 
-async def test_a_test_that_works_only_once_is_believed(arena: Arena) -> None:
+async def test_test_passing_only_once_is_accepted(arena: Arena) -> None:
     bundle = make_task(arena.image, ReportFormat.PYTEST)
     verifier = replace(bundle.task.verifier, fail_to_pass=("tests/test_cart.py::test_discount",), pass_to_pass=())
     once = replace(bundle, task=replace(bundle.task, verifier=verifier), tests={"tests/test_cart.py": BundleFile(ONCE)})

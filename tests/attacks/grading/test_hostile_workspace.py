@@ -27,19 +27,19 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("attack", TOO_LARGE.values(), ids=TOO_LARGE)
-async def test_too_much_is_not_read(arena: Arena, attack: str) -> None:
+async def test_too_large_change_is_refused(arena: Arena, attack: str) -> None:
     with pytest.raises(ChangeTooLarge):
         await arena.change(attack)
 
 
 @pytest.mark.parametrize(("attack", "code"), UNREADABLE.values(), ids=UNREADABLE)
-async def test_what_cannot_be_read_is_said(arena: Arena, attack: str, code: int) -> None:
+async def test_unreadable_workspace_raises_path_error(arena: Arena, attack: str, code: int) -> None:
     with pytest.raises(PathError) as caught:
         await arena.change(attack)
     assert caught.value.errno == code
 
 
-async def test_odd_files_are_taken_as_what_they_are(arena: Arena) -> None:
+async def test_odd_files_are_recorded_without_special_files(arena: Arena) -> None:
     change = await arena.change(
         """
         mkfifo pipe; ln /etc/passwd hard; ln -s /proc/self/root/etc out; ln -s loop loop
@@ -58,7 +58,7 @@ async def test_odd_files_are_taken_as_what_they_are(arena: Arena) -> None:
     }
 
 
-async def test_a_link_is_applied_and_never_followed(arena: Arena) -> None:
+async def test_symlink_is_applied_and_never_followed(arena: Arena) -> None:
     change = await arena.change(
         "rm -r pricing && ln -s /etc pricing && rm pyproject.toml && ln -s /etc/hostname pyproject.toml"
     )
@@ -70,7 +70,7 @@ async def test_a_link_is_applied_and_never_followed(arena: Arena) -> None:
         assert (await sandbox.stat("pyproject.toml")).kind is FileKind.SYMLINK
 
 
-async def test_a_workspace_moved_away_earns_nothing(arena: Arena) -> None:
+async def test_moved_workspace_earns_nothing(arena: Arena) -> None:
     verdict = await arena.ours("cd / && mv workspace w && ln -s w workspace")
     assert verdict.reward == 0.0
     assert verdict.components["changed_files"] == 5

@@ -15,7 +15,7 @@ LAUNCH = {
 
 
 @pytest.mark.parametrize("launch", LAUNCH.values(), ids=LAUNCH)
-async def test_work_done_after_the_end_does_not_count(arena: Arena, launch: str) -> None:
+async def test_work_after_episode_end_does_not_count(arena: Arena, launch: str) -> None:
     """The writer waits for the hidden tests, then mends the code: more time than anybody else had."""
     attack = f"""
 cat > /tmp/fixed.py <<'END'
@@ -33,7 +33,7 @@ END
 
 
 @pytest.mark.parametrize("launch", LAUNCH.values(), ids=LAUNCH)
-async def test_tests_overwritten_as_they_come_do_not_count(arena: Arena, launch: str) -> None:
+async def test_tests_overwritten_during_grading_do_not_count(arena: Arena, launch: str) -> None:
     attack = f"""
 printf '{EMPTY_TESTS}' > /tmp/empty.py
 cat > /tmp/late.sh <<'END'

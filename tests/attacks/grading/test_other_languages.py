@@ -386,7 +386,7 @@ def bench(project: Project, tmp_path: Path, kept: Path, request: pytest.FixtureR
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_what_speaks_for_a_runner_earns_nothing(name: str, bench: Bench) -> None:
+def test_code_imitating_the_runner_earns_nothing(name: str, bench: Bench) -> None:
     attack = ATTACKS[name]
     assert bench.naive(attack.files) == 1.0
     verdict = bench.ours(attack.files)
@@ -396,7 +396,7 @@ def test_what_speaks_for_a_runner_earns_nothing(name: str, bench: Bench) -> None
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-def test_a_mended_program_is_worth_1_and_a_broken_one_nothing(name: str, bench: Bench) -> None:
+def test_fixed_program_earns_one_and_broken_zero(name: str, bench: Bench) -> None:
     assert bench.ours({bench.project.code: bench.project.mended}).reward == 1.0
     shutil.rmtree(bench.directory / "ours")
     broken = bench.ours({bench.project.code: f"{bench.project.broken}\n"})

@@ -94,7 +94,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_an_assertion_turned_off_earns_nothing(arena: Arena, name: str) -> None:
+async def test_disabled_assertion_earns_nothing(arena: Arena, name: str) -> None:
     code, suite, report = ATTACKS[name]
     attack = f"cat > pricing/cart.py <<'END-OF-CODE'\n{CART}{code}END-OF-CODE\n"
     naive, verdict = await arena.both(attack, Belief.REPORT, report, suite=suite)
@@ -109,7 +109,7 @@ REFUSING = CART.replace(
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_honest_work_is_believed(arena: Arena, name: str) -> None:
+async def test_honest_work_is_rewarded(arena: Arena, name: str) -> None:
     _, suite, report = ATTACKS[name]
     verdict = await arena.ours(f"cat > pricing/cart.py <<'END-OF-CODE'\n{REFUSING}END-OF-CODE\n", report, suite=suite)
     assert (verdict.reward, verdict.tampered) == (1.0, False), verdict

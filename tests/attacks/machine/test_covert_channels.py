@@ -125,7 +125,7 @@ def differing(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
     return {name for name in before.keys() & after.keys() if before[name] != after[name]}
 
 
-async def test_locks_of_one_sandbox_show_in_none(pair: tuple[Sandbox, Sandbox]) -> None:
+async def test_locks_are_invisible_to_other_sandboxes(pair: tuple[Sandbox, Sandbox]) -> None:
     sender, receiver = pair
     free = await works(receiver, "observe")
     assert len(free) > 400
@@ -136,7 +136,7 @@ async def test_locks_of_one_sandbox_show_in_none(pair: tuple[Sandbox, Sandbox]) 
         assert differing(free, await works(receiver, "observe")) == set()
 
 
-async def test_locks_on_a_bound_file_show(naive_pair: tuple[Container, Container]) -> None:
+async def test_locks_on_bound_file_are_visible(naive_pair: tuple[Container, Container]) -> None:
     sender, receiver = naive_pair
     free = works_naively(receiver, "observe")
     with naively_at_work(sender, "hold"):
@@ -209,7 +209,7 @@ print(json.dumps(told))
 """
 
 
-async def test_numbers_of_sockets_are_not_told(pair: tuple[Sandbox, Sandbox]) -> None:
+async def test_socket_numbers_are_not_readable(pair: tuple[Sandbox, Sandbox]) -> None:
     """They count up for the whole machine: eight bits crossed from one sandbox to a later one in each of 12 notes."""
     done = await pair[0].exec(["python3", "-c", COOKIES], timeout_s=WAIT_S)
     told = json.loads(text(done))
@@ -229,7 +229,7 @@ async def test_modes_of_the_machines_files_are_not_set(pair: tuple[Sandbox, Sand
     assert done.stderr.head.count(b"chmod") > 20
 
 
-def test_mode_set_in_one_container_shows_in_the_next(docker_client: docker.DockerClient, base_image: str) -> None:
+def test_mode_set_in_container_shows_in_next(docker_client: docker.DockerClient, base_image: str) -> None:
     def run(command: str) -> str:
         output = docker_client.containers.run(base_image, ["sh", "-c", command], remove=True, network_mode="none")
         return output.decode().strip()
@@ -254,9 +254,7 @@ async def test_sandbox_evicts_no_page_of_a_shared_file(pair: tuple[Sandbox, Sand
 
 
 @needs_root
-async def test_pressure_in_one_sandbox_evicts_no_page_that_another_read(
-    either_runtime: EitherRuntime, base_image: str
-) -> None:
+async def test_memory_pressure_evicts_no_page_read_by_others(either_runtime: EitherRuntime, base_image: str) -> None:
     """Only what the attacker read itself goes. No program has a header file mapped."""
     layers = await asyncio.to_thread(layers_of, base_image)
     there = [path for path in layers[0].joinpath("usr/lib").rglob("*.h") if path.is_file()]

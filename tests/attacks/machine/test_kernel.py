@@ -53,7 +53,7 @@ def core_pattern() -> str:
     return Path("/proc/sys/kernel/core_pattern").read_text()
 
 
-async def test_no_setting_of_the_kernel_is_the_sandboxs(after_an_attack: Scene) -> None:
+async def test_kernel_settings_cannot_be_written(after_an_attack: Scene) -> None:
     before = core_pattern()
     for path in SETTINGS:
         written = await after_an_attack.attack(f"echo '|/tmp/x' > {path}; echo 1 > {path}", timeout_s=10)
@@ -61,23 +61,23 @@ async def test_no_setting_of_the_kernel_is_the_sandboxs(after_an_attack: Scene) 
     assert core_pattern() == before
 
 
-async def test_no_watch_is_set_on_the_machines_pressure(after_an_attack: Scene) -> None:
+async def test_pressure_triggers_cannot_be_set(after_an_attack: Scene) -> None:
     """Each is the kernel's memory, that no limit counts, and its work for as long as it is set."""
     for name in ("cpu", "io", "memory"):
         assert (await after_an_attack.attack(f": > /proc/pressure/{name}", timeout_s=10)).exit_code != 0
 
 
-async def test_no_door_is_open(after_an_attack: Scene) -> None:
+async def test_escape_attempts_fail(after_an_attack: Scene) -> None:
     for command in ESCAPES:
         tried = await after_an_attack.attack(f"{command} > /dev/null", timeout_s=10)
         assert tried.exit_code != 0, command
 
 
-async def test_no_call_that_is_forbidden_does_harm(after_an_attack: Scene) -> None:
+async def test_forbidden_system_calls_do_no_harm(after_an_attack: Scene) -> None:
     assert (await after_an_attack.attacker.exec(["probe", "calls"], timeout_s=ANSWER_S)).exit_code == 0
 
 
-async def test_a_crash_leaves_nothing_outside(after_an_attack: Scene) -> None:
+async def test_crash_leaves_no_core_dump(after_an_attack: Scene) -> None:
     """Nor inside: neither the limit nor what the kernel does with a crash is the sandbox's to change."""
     pattern = Path("/proc/sys/kernel/core_pattern")
     before = await asyncio.to_thread(pattern.read_text)
@@ -88,7 +88,7 @@ async def test_a_crash_leaves_nothing_outside(after_an_attack: Scene) -> None:
     assert await asyncio.to_thread(pattern.read_text) == before
 
 
-async def test_the_clock_is_the_machines(after_an_attack: Scene) -> None:
+async def test_sandbox_cannot_set_the_clock(after_an_attack: Scene) -> None:
     before = time.time()
     await after_an_attack.attack("date -s @0; date -u 010100002001; hwclock -s")
     assert before <= time.time() < before + ANSWER_S
@@ -96,7 +96,7 @@ async def test_the_clock_is_the_machines(after_an_attack: Scene) -> None:
 
 
 @pytest.mark.parametrize("tree", ["/proc", "/sys"])
-async def test_a_search_of_the_kernels_own_trees_ends(after_an_attack: Scene, tree: str) -> None:
+async def test_search_of_kernel_file_systems_ends(after_an_attack: Scene, tree: str) -> None:
     """By itself, or with its time: nothing in there holds whoever reads it."""
     await after_an_attack.attack(f"grep -r shadow {tree} > /dev/null 2>&1", timeout_s=5)
     await after_an_attack.attack(f"find {tree} -name '*shadow*' > /dev/null 2>&1", timeout_s=20)

@@ -29,7 +29,7 @@ async def test_a_memory_bomb_kills_itself(after_an_attack: Scene) -> None:
     assert text(await after_an_attack.attack("echo on")) == "on\n"
 
 
-async def test_a_file_in_memory_is_memory(after_an_attack: Scene) -> None:
+async def test_tmpfs_file_counts_as_memory(after_an_attack: Scene) -> None:
     """It has a bound of its own, and what it holds nothing else can have."""
     attacker, more = after_an_attack.attacker, ["probe", "memory", str(SMALL.memory_mib - 40)]
     assert text(await attacker.exec(more, timeout_s=ANSWER_S)) == "kept\n"
@@ -41,7 +41,7 @@ async def test_a_file_in_memory_is_memory(after_an_attack: Scene) -> None:
     assert text(await attacker.exec(more, timeout_s=ANSWER_S)) == "kept\n"
 
 
-async def test_bombs_in_turn_leave_the_sibling_its_memory(after_an_attack: Scene) -> None:
+async def test_repeated_memory_bombs_spare_siblings_memory(after_an_attack: Scene) -> None:
     bombs = asyncio.create_task(after_an_attack.attack("for i in $(seq 20); do probe memory 4096; done"))
     for _ in range(20):
         held = await after_an_attack.sibling.exec(["probe", "memory", "48"], timeout_s=ANSWER_S)
@@ -50,14 +50,14 @@ async def test_bombs_in_turn_leave_the_sibling_its_memory(after_an_attack: Scene
 
 
 @pytest.mark.parametrize("kind", ["segments", "queues", "watches", "epoll"])
-async def test_what_the_kernel_keeps_for_a_sandbox_is_its_memory(after_an_attack: Scene, kind: str) -> None:
+async def test_kernel_memory_counts_for_its_sandbox(after_an_attack: Scene, kind: str) -> None:
     """It is refused more, or killed, and the tool server perhaps with it; never the others."""
     with contextlib.suppress(SandboxGone):
         await after_an_attack.attacker.exec(["hog", kind, "30000", "4"], timeout_s=20)
 
 
 @pytest.mark.parametrize("kind", ["tcp", "udp"])
-async def test_what_waits_in_sockets_is_limited(after_an_attack: Scene, kind: str) -> None:
+async def test_socket_buffers_are_limited(after_an_attack: Scene, kind: str) -> None:
     """Else a sandbox takes the memory of the machine, and its share of what the kernel gives to all sockets."""
     before = held_by_sockets_kib(kind)
     await after_an_attack.attacker.exec(["hog", kind, "1000000000", "2"], timeout_s=5)
@@ -65,5 +65,5 @@ async def test_what_waits_in_sockets_is_limited(after_an_attack: Scene, kind: st
     assert taken < SMALL.memory_mib * 1024
 
 
-async def test_answers_of_the_kernel_cannot_be_left_waiting(after_an_attack: Scene) -> None:
+async def test_netlink_answers_cannot_accumulate(after_an_attack: Scene) -> None:
     assert await after_an_attack.hog("netlink") == 0

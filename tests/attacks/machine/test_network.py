@@ -31,7 +31,7 @@ async def test_no_name_is_resolved(after_an_attack: Scene) -> None:
         assert asked.stdout.head == b"", name
 
 
-async def test_what_listens_on_the_machine_is_not_there(after_an_attack: Scene) -> None:
+async def test_services_of_the_machine_are_unreachable(after_an_attack: Scene) -> None:
     """Neither at its loopback, nor by an abstract name, nor by a path."""
     called = asyncio.Event()
 
@@ -55,7 +55,7 @@ async def test_what_listens_on_the_machine_is_not_there(after_an_attack: Scene) 
         assert (await after_an_attack.attack(f"test -e {path}")).exit_code == 1
 
 
-async def test_two_sandboxes_hear_nothing_of_each_other(after_an_attack: Scene) -> None:
+async def test_sandboxes_cannot_connect_to_each_other(after_an_attack: Scene) -> None:
     listening = "nc -l -p 4445 -e cat & until grep -q ':115D .* 0A ' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done"
     assert (await after_an_attack.sibling.exec(["sh", "-c", listening], timeout_s=ANSWER_S)).exit_code == 0
     for address in ("127.0.0.1", "127.0.0.2"):

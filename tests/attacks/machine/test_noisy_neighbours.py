@@ -60,7 +60,7 @@ async def test_no_sync_of_a_sandbox_reaches_the_machine(after_an_attack: Scene, 
     assert not is_unwritten(mine)
 
 
-async def test_syncs_say_that_they_succeeded(after_an_attack: Scene) -> None:
+async def test_sync_calls_report_success(after_an_attack: Scene) -> None:
     tried = results(text(await after_an_attack.attack("probe syncs")))
     assert {name for name, code in tried.items() if code} == {"pwritev2", "flags", "attributes"}
 
@@ -79,7 +79,7 @@ def results(lines: str) -> dict[str, int]:
     return {name: int(code) for name, code in map(str.split, lines.splitlines())}
 
 
-def test_a_write_waits_for_dockers_disk_in_a_plain_container(plain: Container) -> None:
+def test_plain_container_write_waits_for_dockers_disk(plain: Container) -> None:
     """Such a write is on the disk when it returns; another waits in memory, unless others sync the machine's disks."""
     for _ in range(ATTEMPTS):
         code, output = plain.exec_run(["probe", "waits", "/srv"])
@@ -116,7 +116,7 @@ def blocks_bytes(path: Path) -> int:
     return path.stat().st_blocks * 512
 
 
-async def test_sparse_files_of_a_container_do_not_become_real(docker_runtime: DockerRuntime, test_image: str) -> None:
+async def test_snapshot_of_large_sparse_files_is_refused(docker_runtime: DockerRuntime, test_image: str) -> None:
     """Three of 60 MiB hold nothing, and would be 180 MiB of the daemon's disk."""
     limits = SandboxLimits(memory_mib=SMALL.memory_mib, file_size_mib=SPARSE + 1, disk_mib=ALLOWED)
     async with docker_runtime.scope(SandboxSpec(test_image, limits=limits)) as sandbox:

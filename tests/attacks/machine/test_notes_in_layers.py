@@ -51,9 +51,7 @@ async def bits_that_cross(runtime: EitherRuntime, writer: SandboxSpec, reader: S
     return [right(found, bits) for found in await run(runtime, reader, "read", token, str(BITS))]
 
 
-async def test_a_note_in_shared_layers_is_read_by_a_later_sandbox(
-    either_runtime: EitherRuntime, project_image: str
-) -> None:
+async def test_note_in_shared_layers_is_read_later(either_runtime: EitherRuntime, project_image: str) -> None:
     spec = SandboxSpec(project_image, limits=SandboxLimits(memory_mib=256))
     for _ in range(ATTEMPTS):
         crossed = await bits_that_cross(either_runtime, spec, spec)
@@ -63,9 +61,7 @@ async def test_a_note_in_shared_layers_is_read_by_a_later_sandbox(
 
 
 @pytest.mark.parametrize("later", ["shared", "private"])
-async def test_no_note_is_left_by_a_sandbox_with_private_layers(
-    oci_runtime: OciRuntime, project_image: str, later: str
-) -> None:
+async def test_private_layers_carry_no_note(oci_runtime: OciRuntime, project_image: str, later: str) -> None:
     shared = SandboxSpec(project_image, limits=SandboxLimits(memory_mib=256))
     private = replace(shared, private_layers=True)
     crossed = await bits_that_cross(oci_runtime, private, private if later == "private" else shared)

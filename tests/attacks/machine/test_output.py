@@ -11,14 +11,14 @@ TERMINAL = b"\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[0m\r\b\x9b31m"
 NAMES = [b"new\nline", b"tab\tescape\x1b[31m", b"not \xff\xfe utf-8", b"-rf", b" ", b"\xe2\x80\xae.txt", b"x" * 255]
 
 
-async def test_yes_to_nowhere(after_an_attack: Scene) -> None:
+async def test_discarded_flood_does_not_block_sibling(after_an_attack: Scene) -> None:
     yes = asyncio.create_task(after_an_attack.attack("yes > /dev/null", timeout_s=2))
     for _ in range(20):
         assert text(await after_an_attack.sibling.exec(["echo", "on"], timeout_s=ANSWER_S)) == "on\n"
     assert (await yes).timed_out
 
 
-async def test_yes_to_whoever_listens(after_an_attack: Scene) -> None:
+async def test_flood_of_output_is_cut_off(after_an_attack: Scene) -> None:
     attacker = after_an_attack.attacker
     yes = await attacker.exec(["yes"], timeout_s=2, output_limit=LIMIT)
     assert yes.timed_out
@@ -29,7 +29,7 @@ async def test_yes_to_whoever_listens(after_an_attack: Scene) -> None:
     assert len(shell.stdout.head) + len(shell.stdout.tail) <= LIMIT
 
 
-async def test_yes_from_the_background_is_not_remembered(after_an_attack: Scene) -> None:
+async def test_background_flood_is_not_kept(after_an_attack: Scene) -> None:
     """A job that floods the shell's output between two commands."""
     attacker = after_an_attack.attacker
     await attacker.shell("yes & sleep 1", timeout_s=ANSWER_S, output_limit=LIMIT)
@@ -38,14 +38,14 @@ async def test_yes_from_the_background_is_not_remembered(after_an_attack: Scene)
     assert len(later.stdout.head) + len(later.stdout.tail) <= LIMIT
 
 
-async def test_yes_to_many_at_once(after_an_attack: Scene) -> None:
+async def test_concurrent_floods_do_not_block_sibling(after_an_attack: Scene) -> None:
     attacker = after_an_attack.attacker
     floods = [asyncio.create_task(attacker.exec(["yes"], timeout_s=2, output_limit=LIMIT)) for _ in range(20)]
     assert text(await after_an_attack.sibling.exec(["echo", "on"], timeout_s=ANSWER_S)) == "on\n"
     assert all(result.timed_out for result in await asyncio.gather(*floods))
 
 
-async def test_bytes_that_are_no_text_come_as_they_are(after_an_attack: Scene) -> None:
+async def test_undecodable_output_is_unchanged(after_an_attack: Scene) -> None:
     attacker = after_an_attack.attacker
     for said in (EVERY_BYTE, TERMINAL, b"\xff" * 1000, b"\0"):
         await attacker.write_file("/tmp/said", said)
@@ -54,7 +54,7 @@ async def test_bytes_that_are_no_text_come_as_they_are(after_an_attack: Scene) -
         assert await attacker.read_file("/tmp/said") == said
 
 
-async def test_names_that_are_no_text_come_as_they_are(after_an_attack: Scene) -> None:
+async def test_undecodable_names_are_unchanged(after_an_attack: Scene) -> None:
     attacker = after_an_attack.attacker
     for name in NAMES:
         await attacker.write_file(f"/srv/here/{name.decode('utf-8', 'surrogateescape')}", name)

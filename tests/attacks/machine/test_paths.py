@@ -39,7 +39,7 @@ SWAP = (
 )
 
 
-async def test_no_link_leads_out(after_an_attack: Scene) -> None:
+async def test_symlinks_do_not_lead_out_of_sandbox(after_an_attack: Scene) -> None:
     attacker = after_an_attack.attacker
     for target in LEADS_OUT:
         await attacker.write_link("/srv/x", target)
@@ -51,7 +51,7 @@ async def test_no_link_leads_out(after_an_attack: Scene) -> None:
         await attacker.remove_path("/srv/x")
 
 
-async def test_what_is_no_file_is_refused_at_once(after_an_attack: Scene) -> None:
+async def test_special_file_is_refused_at_once(after_an_attack: Scene) -> None:
     attacker = after_an_attack.attacker
     for made in NO_FILES:
         await after_an_attack.attack(f"{made} /srv/x")
@@ -64,7 +64,7 @@ async def test_what_is_no_file_is_refused_at_once(after_an_attack: Scene) -> Non
         assert await refusal(attacker.stat("/srv/x")) == errno.ENOENT
 
 
-async def test_a_hard_link_is_the_sandboxs_own_file(after_an_attack: Scene) -> None:
+async def test_hard_link_does_not_change_image_file(after_an_attack: Scene) -> None:
     """What is in the image is read by all and written by none."""
     await after_an_attack.attack("ln /etc/motd /srv/x; ln /bin/busybox /srv/y")
     await after_an_attack.attacker.write_file("/srv/x", b"changed")
@@ -89,7 +89,7 @@ def calls(sandbox: Sandbox) -> list[Callable[[], Awaitable[object]]]:
     ]
 
 
-async def test_what_changes_under_the_call_harms_nobody(after_an_attack: Scene) -> None:
+async def test_path_swapped_during_call_does_no_harm(after_an_attack: Scene) -> None:
     """A path turns from a link to something else and back while the host uses it. Removal follows no link."""
     attacker = after_an_attack.attacker
     await after_an_attack.attack("mkdir /srv/kept; echo kept > /srv/kept/y")
@@ -103,7 +103,7 @@ async def test_what_changes_under_the_call_harms_nobody(after_an_attack: Scene) 
     assert (await attacker.stat("/srv/kept")).kind is FileKind.DIRECTORY
 
 
-async def test_who_writes_while_it_is_read_is_read_in_part(after_an_attack: Scene) -> None:
+async def test_file_changing_during_read_respects_limit(after_an_attack: Scene) -> None:
     attacker = after_an_attack.attacker
     await after_an_attack.attack("(while :; do seq 100000 > /srv/x; : > /srv/x; done) &")
     for _ in range(30):

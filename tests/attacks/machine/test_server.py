@@ -24,19 +24,19 @@ async def on(scene: Scene) -> bool:
     return text(await scene.attack("echo on")) == "on\n"
 
 
-async def test_it_takes_no_blow_from_inside(after_an_attack: Scene) -> None:
+async def test_tool_server_survives_attacks_from_inside(after_an_attack: Scene) -> None:
     for blow in BLOWS:
         await after_an_attack.attack(blow, timeout_s=5)
         assert await on(after_an_attack), blow
 
 
-async def test_it_is_a_closed_book(after_an_attack: Scene) -> None:
+async def test_tool_servers_proc_files_are_unreadable(after_an_attack: Scene) -> None:
     for secret in SECRETS:
         read = await after_an_attack.attack(f"cat /proc/1/{secret} || ls /proc/1/{secret}/")
         assert (read.exit_code != 0, read.stdout.head) == (True, b""), secret
 
 
-async def test_a_second_server_gets_nobody(after_an_attack: Scene) -> None:
+async def test_second_tool_server_gets_no_calls(after_an_attack: Scene) -> None:
     """Where ours listens nothing can be put, and the host goes by the process, not by the path."""
     server = "/.farm/bin/toolserver"
     for path in ("/.farm-run/sock", "/.farm-run/other", "/tmp/sock"):
@@ -47,7 +47,7 @@ async def test_a_second_server_gets_nobody(after_an_attack: Scene) -> None:
     assert text(answered) == "toolserver\n"
 
 
-async def test_what_it_hands_to_programs_leads_to_nothing(after_an_attack: Scene) -> None:
+async def test_inherited_descriptors_are_useless_to_programs(after_an_attack: Scene) -> None:
     """Neither the descriptors that a program has nor those of the shell are of use but against itself."""
     shell = after_an_attack.attacker.shell
     for has in (
@@ -64,14 +64,14 @@ async def test_what_it_hands_to_programs_leads_to_nothing(after_an_attack: Scene
     assert (honest.exit_code, honest.shell_lost) == (1, False)
 
 
-async def test_more_calls_at_once_than_it_keeps(after_an_attack: Scene) -> None:
+async def test_calls_beyond_limit_do_no_harm(after_an_attack: Scene) -> None:
     """The host may ask for many; a sandbox makes no call of its own."""
     calls = [after_an_attack.attacker.exec(["sleep", "0.1"], timeout_s=ANSWER_S) for _ in range(100)]
     assert {result.exit_code for result in await asyncio.gather(*calls)} <= {0, 126}
     assert await on(after_an_attack)
 
 
-async def test_its_files_are_not_the_sandboxs_to_change(after_an_attack: Scene) -> None:
+async def test_farm_files_cannot_be_changed(after_an_attack: Scene) -> None:
     for command in ("echo > {}", "rm {}", "mv {} /tmp/", "chmod 777 {}", "ln {} /tmp/hard", "touch {}"):
         for path in ("/.farm/bin/toolserver", "/.farm/bin/bash", "/.farm/bin/rg", "/etc/hosts"):
             assert (await after_an_attack.attack(command.format(path))).exit_code != 0, (command, path)

@@ -40,15 +40,16 @@ async def sibling_has_its_share(scene: Scene, kind: str) -> None:
 
 @pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
 @pytest.mark.parametrize("kind", NEEDS)
-async def test_a_sibling_has_its_share(after_an_attack: Scene, kind: str) -> None:
+async def test_sibling_keeps_its_share(after_an_attack: Scene, kind: str) -> None:
     await sibling_has_its_share(after_an_attack, kind)
 
 
 @pytest.mark.parametrize("either_runtime", ["docker"], indirect=True)
 @pytest.mark.parametrize("kind", ["memlock", "segments", "files"])
-async def test_a_sibling_on_docker_has_its_share(after_an_attack: Scene, kind: str) -> None:
+async def test_sibling_on_docker_keeps_its_share(after_an_attack: Scene, kind: str) -> None:
     await sibling_has_its_share(after_an_attack, kind)
 
 
-async def test_of_contexts_that_the_machine_counts_for_all_there_are_none(after_an_attack: Scene) -> None:
+async def test_aio_contexts_are_unavailable(after_an_attack: Scene) -> None:
+    """The machine counts these contexts for all sandboxes together."""
     assert await after_an_attack.hog("aio") == 0

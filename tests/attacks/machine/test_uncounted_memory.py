@@ -69,7 +69,7 @@ def taken_outside(program: Path, kind: str, at_most: int) -> int:
 
 
 @pytest.mark.parametrize("kind", KEPT_BACK + KEPT_APART)
-async def test_what_is_kept_outside_all_limits_is_refused(after_an_attack: Scene, outside: Path, kind: str) -> None:
+async def test_uncounted_memory_is_refused(after_an_attack: Scene, outside: Path, kind: str) -> None:
     assert await asyncio.to_thread(taken_outside, outside, kind, FEW) >= FEW
     refused = await after_an_attack.attack(f"hoard {kind} {FEW} 1", timeout_s=ANSWER_S)
     assert text(refused).split()[0] == "0"
@@ -109,11 +109,11 @@ async def test_long_listings_kept_open_end_their_sandbox(wide: Scene) -> None:
 
 
 @pytest.mark.parametrize(("kind", "count"), [("backlog", 40_000), ("fullbacklog", 20_000)])
-async def test_connections_that_nobody_accepts_end_their_sandbox(wide: Scene, kind: str, count: int) -> None:
+async def test_unaccepted_connections_end_their_sandbox(wide: Scene, kind: str, count: int) -> None:
     assert "TCP connections" in await ended_for(wide, f"hoard {kind} {count} 1")
 
 
-async def test_connections_that_nobody_accepts_are_kept_without_the_watch(wide: Scene) -> None:
+async def test_unaccepted_connections_are_kept_without_the_watch(wide: Scene) -> None:
     await keeps_without_the_watch(wide, "backlog 20000 1", 32 * MIB)
 
 
@@ -168,7 +168,7 @@ async def test_descriptors_in_flight_are_counted(wide: Scene) -> None:
     assert held[wide.attacker.id].in_flight == 50
 
 
-async def test_part_of_the_descriptors_stands_for_all(wide: Scene) -> None:
+async def test_sampled_descriptors_give_estimate_of_all(wide: Scene) -> None:
     """Eight standard deviations are allowed."""
     assert text(await wide.attack("hoard directories 1000 4", timeout_s=ANSWER_S)).split() == ["4000", "0"]
     group = group_of(wide, wide.attacker.id)
@@ -179,7 +179,7 @@ async def test_part_of_the_descriptors_stands_for_all(wide: Scene) -> None:
     assert (await asyncio.to_thread(survey, group, 0))[wide.attacker.id].directories >= 4000
 
 
-async def test_an_honest_number_of_locks_is_left_alone(after_an_attack: Scene) -> None:
+async def test_ordinary_number_of_locks_is_kept(after_an_attack: Scene) -> None:
     """Also beside one that holds far too many, whose end takes none of the sibling's locks."""
     honest = await after_an_attack.sibling.exec(["hoard", "posix", "1000", "1"], timeout_s=ANSWER_S)
     assert text(honest).split() == ["1000", "0"]
@@ -207,7 +207,7 @@ async def test_whole_locks_are_counted_by_file_system(after_an_attack: Scene) ->
     assert held[after_an_attack.sibling.id].locks < 500
 
 
-async def test_a_change_that_hoards_locks_is_judged_zero(either_runtime: EitherRuntime, test_image: str) -> None:
+async def test_change_hoarding_locks_is_judged_zero(either_runtime: EitherRuntime, test_image: str) -> None:
     """And not tried again, as if the machine had failed."""
     command = f"hoard posix {MANY} 4; sleep {ANSWER_S}"
     verifier = make_verifier(report=ReportFormat.EXIT_CODE, command=command, timeout_s=2 * ANSWER_S)

@@ -42,13 +42,13 @@ def task(network: str) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("pattern", PLAIN)
-def test_a_task_that_names_this_machine_is_not_loaded(pattern: str) -> None:
+def test_task_naming_own_machine_is_not_loaded(pattern: str) -> None:
     with pytest.raises(TaskError, match=r"metadata\.farm\.network"):
         task(pattern)()
 
 
 @pytest.mark.parametrize("pattern", ["pypi.org", "*.pythonhosted.org", "mirror.lan:3141", "10.0.0.7:3141", "1.1.1.1"])
-def test_a_task_that_names_other_hosts_is_loaded(pattern: str) -> None:
+def test_task_naming_other_hosts_is_loaded(pattern: str) -> None:
     task(pattern)()
 
 
@@ -80,7 +80,7 @@ async def naive(host: str, port: int) -> bytes:
 @needs_root
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.3.2.1", HERE, OTHER_OWN, "0.0.0.0", LAN, "::1", "2606:4700::7"])
 @pytest.mark.parametrize("named", [True, False], ids=["by a name", "as an address"])
-def test_the_node_is_not_reached_at_any_address(tmp_path: Path, address: str, named: bool) -> None:
+def test_node_is_unreachable_at_every_address(tmp_path: Path, address: str, named: bool) -> None:
     """Also one that was loaded elsewhere, whose name moved, or that was put into a bundle by hand."""
     host = "near.example" if named else f"[{address}]" if ":" in address else address
 
@@ -98,7 +98,7 @@ def test_the_node_is_not_reached_at_any_address(tmp_path: Path, address: str, na
 
 
 @needs_root
-def test_an_address_that_the_node_gets_later_is_its_own(tmp_path: Path) -> None:
+def test_address_added_to_node_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with origin(FAR[0], 8710) as far, proxying(f"{FAR[0]}:8710", granted=()) as client:
             assert (await client.ask(get(f"http://{FAR[0]}:8710/"))).endswith(BODY)
@@ -111,7 +111,7 @@ def test_an_address_that_the_node_gets_later_is_its_own(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_the_operator_grants_one_port_of_one_host(tmp_path: Path) -> None:
+def test_operators_grant_covers_one_port_of_host(tmp_path: Path) -> None:
     async def scenario() -> None:
         granted = ("mirror.example:3141", f"{LAN}:80")
         task = ("mirror.example:3141", "mirror.example:8710", "lan.example:80", f"{LAN}:81", "other.example:3141")
@@ -140,7 +140,7 @@ def test_the_operator_grants_one_port_of_one_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "host", ["mirror.lan", "*.lan.example:80", "169.254.169.254:80", "[::ffff:127.0.0.1]:80", "127.1:80"]
 )
-def test_a_grant_that_is_too_wide_is_refused(host: str) -> None:
+def test_too_wide_grant_is_refused(host: str) -> None:
     with pytest.raises(SpecError):
         Grants.parse((host,))
     with pytest.raises(ConfigError, match="private_hosts"):

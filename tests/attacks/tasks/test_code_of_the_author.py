@@ -70,7 +70,7 @@ def farm(*arguments: str) -> str:
 
 
 @pytest.mark.timeout(120)
-def test_looking_at_a_task_fetches_nothing(index: SourceIndex, tmp_path: Path) -> None:
+def test_reading_a_task_fetches_nothing(index: SourceIndex, tmp_path: Path) -> None:
     naive_download(tmp_path / "naive")
     assert index.marker.exists()
     index.marker.unlink()
@@ -89,7 +89,7 @@ def test_looking_at_a_task_fetches_nothing(index: SourceIndex, tmp_path: Path) -
     assert not index.marker.exists()
 
 
-def test_a_source_is_fetched_as_a_file_and_never_built(index: SourceIndex, tmp_path: Path) -> None:
+def test_source_is_downloaded_but_never_built(index: SourceIndex, tmp_path: Path) -> None:
     bundle = load_task(write_task(tmp_path / "purse", index.sha256), state_dir=tmp_path)
     assert bundle.gold is not None
     assert set(bundle.tests) == {"tests/test_purse.py"}
@@ -115,7 +115,7 @@ def test_a_local_directory_serves_as_an_index(
     assert index.asked == []
 
 
-def test_a_directory_that_holds_a_pip_does_not_run_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_in_current_directory_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = tmp_path / "marker"
     (tmp_path / "pip.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
     monkeypatch.chdir(tmp_path)
@@ -127,7 +127,7 @@ def test_a_directory_that_holds_a_pip_does_not_run_it(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.timeout(600)
-async def test_requirements_of_a_directory_are_resolved_in_a_build(
+async def test_directory_requirements_are_resolved_in_build(
     tmp_path: Path, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     marker = tmp_path / "marker"

@@ -63,7 +63,7 @@ from sandboxes.images.confinement.screening import Sources, screen
         "RUN --mount='\"from=10.0.0.1/x\"',target=/m true",
     ],
 )
-def test_dockerfile_that_asks_the_engine_for_more_is_refused(lines: str) -> None:
+def test_dockerfile_with_forbidden_request_is_refused(lines: str) -> None:
     with pytest.raises(ImageError, match="Dockerfile line"):
         screen(f"ARG R=10.0.0.1\nFROM debian\n{lines}\n")
 
@@ -81,7 +81,7 @@ def test_dockerfile_that_asks_the_engine_for_more_is_refused(lines: str) -> None
         "# syntax=docker/dockerfile:1\\\nevil",
     ],
 )
-def test_frontend_of_a_stranger_is_never_named(head: str) -> None:
+def test_foreign_frontend_never_reaches_the_engine(head: str) -> None:
     """It is refused, or it is no directive in the text that the engine reads."""
     try:
         text = screen(f"{head}\nFROM debian\n").text
@@ -111,12 +111,12 @@ def test_ordinary_dockerfile_is_left_as_it_is() -> None:
     assert screened.bases == ("python:3.12-slim", "ghcr.io/x/y:1")
 
 
-def test_cache_that_builds_would_share_becomes_empty() -> None:
+def test_shared_cache_mount_becomes_tmpfs() -> None:
     text = screen("FROM debian\nRUN --mount=type=cache,id=pip,target=/root/.cache pip install x\n").text
     assert "RUN --mount=type=tmpfs,target=/root/.cache pip install x" in text
 
 
-def test_image_that_is_here_may_be_of_any_registry() -> None:
+def test_present_image_may_have_any_registry() -> None:
     assert screen("FROM 10.0.0.1/x\n", Sources(present=frozenset({"10.0.0.1/x:latest"}))).bases == ("10.0.0.1/x",)
 
 
@@ -179,6 +179,6 @@ def test_stage_declared_inside_another_instruction_hides_no_base(before: str) ->
     assert "python" in (*screened.bases, *screened.stages)
 
 
-def test_stage_of_an_ordinary_dockerfile_is_no_base() -> None:
+def test_stage_name_is_not_a_base_image() -> None:
     screened = screen("FROM debian AS builder\nRUN true\n# a comment\nFROM builder AS Second\nFROM second\n")
     assert (screened.bases, screened.stages) == (("debian",), ())

@@ -126,7 +126,7 @@ def archive(size: int) -> bytes:
     return packed.getvalue()
 
 
-async def test_images_that_others_import_and_commit_meanwhile_are_not_the_builds(
+async def test_foreign_imports_and_commits_are_not_counted(
     name: str, builder: Builder, gate: Gate, docker_client: docker.DockerClient
 ) -> None:
     other = f"{name}-base"
@@ -153,16 +153,14 @@ async def copy_large_file(builder: Builder, name: str) -> None:
     assert await builder.naive(name, dockerfile("COPY big /big")), builder.output
 
 
-async def test_copies_of_anothers_build_are_not_the_builds(name: str, builder: Builder, gate: Gate) -> None:
+async def test_copies_of_another_build_are_not_counted(name: str, builder: Builder, gate: Gate) -> None:
     async with held(builder, gate, name, dockerfile(gate.step(), "WORKDIR /mine"), SMALL) as build:
         await copy_large_file(builder, f"{name}-base")
         gate.is_open.set()
         await build
 
 
-async def test_build_whose_copies_cannot_be_told_from_anothers_is_not_blamed(
-    name: str, builder: Builder, gate: Gate
-) -> None:
+async def test_build_with_ambiguous_copies_is_not_blamed(name: str, builder: Builder, gate: Gate) -> None:
     """A stage without a step copies at the same time, so either build may have made the large layer."""
     copying = [f"FROM {BASE_IMAGE} AS copying", f"WORKDIR /{secrets.token_hex(8)}"]
     text = "\n".join([*copying, dockerfile(gate.step(), "COPY --from=copying /etc/passwd /copied")])
@@ -172,7 +170,7 @@ async def test_build_whose_copies_cannot_be_told_from_anothers_is_not_blamed(
             await build
 
 
-async def test_no_task_takes_longer_than_the_operator_allows(name: str, builder: Builder, gate: Gate) -> None:
+async def test_build_time_is_limited_by_operator(name: str, builder: Builder, gate: Gate) -> None:
     limits = BuildLimits(timeout_max_s=3)
     with pytest.raises(
         ImageError, match=r"not done after 3 s, .*build_timeout_max_s.* 120 s; raise build_timeout_max_s"
@@ -180,7 +178,7 @@ async def test_no_task_takes_longer_than_the_operator_allows(name: str, builder:
         await builder.farm(name, dockerfile(gate.step()), limits=limits, indexes=gate.indexes)
 
 
-async def test_task_below_the_operators_time_is_told_its_own_key(name: str, builder: Builder, gate: Gate) -> None:
+async def test_tasks_build_timeout_error_names_its_key(name: str, builder: Builder, gate: Gate) -> None:
     store = ImageStore(None, replace(builder.settings, indexes=gate.indexes))
     try:
         with pytest.raises(ImageError, match="not done after 3 s; raise build_timeout_sec"):
@@ -213,14 +211,14 @@ def quotas(gate: Gate) -> list[float]:
     return found
 
 
-async def test_step_has_the_builds_processors(name: str, builder: Builder, gate: Gate) -> None:
+async def test_build_step_has_the_builds_cpus(name: str, builder: Builder, gate: Gate) -> None:
     async with held(builder, gate, name, dockerfile(gate.step()), BuildLimits(cpus=CPUS)) as build:
         assert quotas(gate) == [CPUS]
         gate.is_open.set()
         await build
 
 
-async def test_stages_side_by_side_share_the_builds_processors(name: str, builder: Builder, gate: Gate) -> None:
+async def test_concurrent_stages_share_the_builds_cpus(name: str, builder: Builder, gate: Gate) -> None:
     stages = [f"FROM {BASE_IMAGE} AS s{at}\n{gate.step()}" for at in range(2)]
     text = "\n".join([*stages, f"FROM {BASE_IMAGE}", *(f"COPY --from=s{at} /etc/passwd /{at}" for at in range(2)), ""])
     async with held(builder, gate, name, text, BuildLimits(cpus=CPUS), steps=2) as build:

@@ -21,7 +21,7 @@ def name(docker_client: docker.DockerClient) -> Iterator[str]:
         yield found
 
 
-async def test_build_step_reaches_its_hosts_through_the_operators_proxy_and_learns_no_login(
+async def test_build_through_operators_proxy_learns_no_login(
     name: str, tmp_path: Path, docker_client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name is one that no resolver knows, so nothing but the operator's proxy leads there."""

@@ -158,7 +158,7 @@ def _certificates() -> str:
 
 
 @pytest.mark.docker
-async def test_build_step_copying_what_is_lent_finds_nothing(
+async def test_build_step_copying_build_secrets_finds_none(
     name: str, builder: Builder, service: Service, docker_client: docker.DockerClient, tmp_path: Path
 ) -> None:
     url = f"http://farm:{PASSWORD}@127.0.0.1:{service.port}/simple"
@@ -264,7 +264,7 @@ async def test_copies_that_multiply_a_file_are_ended(name: str, builder: Builder
 
 
 @pytest.mark.docker
-async def test_daemon_made_to_fetch_from_the_machine_does_not(name: str, builder: Builder, service: Service) -> None:
+async def test_build_engine_fetches_nothing_from_machine(name: str, builder: Builder, service: Service) -> None:
     internal = f"127.0.0.1:{service.port}"
     attacks = {
         "add": dockerfile(f"ADD http://{internal}/v1/add /loot"),

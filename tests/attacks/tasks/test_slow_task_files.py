@@ -132,7 +132,7 @@ def test_stars_of_protected_patterns_are_linear(tmp_path: Path, pattern: str) ->
     assert both(naive, ours, path) == "False\n"
 
 
-def test_names_of_an_artifact_are_matched_once_each(tmp_path: Path) -> None:
+def test_artifact_path_is_matched_in_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "pattern"
     path.write_text("*x*y")
     naive = """
@@ -178,7 +178,7 @@ def test_keys_of_many_parts_are_refused(tmp_path: Path, key: str, place: str) ->
     assert "a key has more than 100 parts" in told
 
 
-def test_keys_of_many_parts_took_long_before(tmp_path: Path) -> None:
+def test_naive_parser_is_slow_for_dotted_keys(tmp_path: Path) -> None:
     path = tmp_path / "task.toml"
     path.write_text("".join(f"{'a.' * 3_000}n{number} = 1\n" for number in range(300)))
     assert output_of("import sys, tomllib\nbegin()\ntomllib.loads(open(sys.argv[1]).read())\n", str(path)) is None
@@ -241,11 +241,11 @@ def test_a_long_key_is_never_parsed(tmp_path: Path, ours: str, output: str) -> N
         ("[[a.b]]\n" * 200_000, "holds more than 1 MiB"),
     ],
 )
-def test_what_a_manifest_asks_for_is_bounded(text: str, says: str) -> None:
+def test_manifest_values_are_bounded(text: str, says: str) -> None:
     assert says in manifest_error(text)
 
 
-def test_a_list_names_each_task_once(tmp_path: Path) -> None:
+def test_task_list_with_duplicate_is_refused(tmp_path: Path) -> None:
     write_task(tmp_path, "one")
     write_task(tmp_path, "two")
     (tmp_path / "alias").symlink_to("one")
@@ -256,7 +256,7 @@ def test_a_list_names_each_task_once(tmp_path: Path) -> None:
             task_directories(rows)
 
 
-def test_a_task_set_holds_so_many_bytes(tmp_path: Path) -> None:
+def test_task_set_size_is_bounded(tmp_path: Path) -> None:
     for number in range(5):  # sparse: what is on disk is nothing, what is read is 250 MiB each
         with (write_task(tmp_path, f"task{number}") / "environment" / "large").open("wb") as file:
             file.truncate(250 << 20)
@@ -276,7 +276,7 @@ def test_a_task_set_holds_so_many_bytes(tmp_path: Path) -> None:
         ("tests/data", 300 << 20, "holds more than 256 MiB"),
     ],
 )
-def test_a_file_of_a_task_is_bounded(tmp_path: Path, name: str, size: int, says: str) -> None:
+def test_task_file_size_is_bounded(tmp_path: Path, name: str, size: int, says: str) -> None:
     path = write_task(tmp_path)
     with (path / name).open("ab") as file:
         file.truncate(size)
@@ -284,7 +284,7 @@ def test_a_file_of_a_task_is_bounded(tmp_path: Path, name: str, size: int, says:
         load_taskset(path, state_dir=tmp_path)
 
 
-def test_a_task_of_too_many_files_is_refused(tmp_path: Path) -> None:
+def test_task_with_too_many_files_is_refused(tmp_path: Path) -> None:
     path = write_task(tmp_path)
     for number in range(501):
         place = path / "tests" / str(number)
@@ -295,14 +295,14 @@ def test_a_task_of_too_many_files_is_refused(tmp_path: Path) -> None:
         load_taskset(path, state_dir=tmp_path)
 
 
-def test_a_fifo_in_place_of_a_report_is_no_wait(tmp_path: Path) -> None:
+def test_fifo_as_validation_report_is_refused(tmp_path: Path) -> None:
     path = write_task(tmp_path)
     os.mkfifo(path / "validated.json")
     with pytest.raises(TaskError, match="not a regular file"):
         read_validated(path)
 
 
-def test_many_ids_are_refused(tmp_path: Path) -> None:
+def test_too_many_test_ids_are_refused(tmp_path: Path) -> None:
     path = write_task(tmp_path, task_DOT_toml=MANIFEST)
     (path / "tests" / "keep.txt").write_text("tests/test_a.py::t\n" * 200_001)
     with pytest.raises(TaskError, match="names more than 200000 tests"):
@@ -337,7 +337,7 @@ def test_arguments_of_millions_of_items_are_refused(tmp_path: Path, form: str) -
     assert (both(naive, ours, path) or "").count("\n") == 8
 
 
-def test_hunks_that_have_moved_are_bounded(tmp_path: Path) -> None:
+def test_moved_hunks_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "test.patch"
     hunks = "".join(f"@@ -{number} +{number} @@\n-l\n+m\n" for number in range(50_000, 0, -1))
     path.write_text("--- a/f\n+++ b/f\n" + hunks)
@@ -406,7 +406,7 @@ def test_an_archive_is_bounded_while_it_is_read(tmp_path: Path, name: str) -> No
     assert "more than" in (both(naive, ours, path) or "")
 
 
-def test_a_zip_of_a_large_directory_is_refused(tmp_path: Path) -> None:
+def test_zip_with_large_directory_is_refused(tmp_path: Path) -> None:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as zipped:
         zipped.writestr("a/b", b"")

@@ -56,7 +56,7 @@ async def through_tls(client: Client, certificate: Path, to: str, name: str | No
         writer.close()
 
 
-def test_a_name_is_reached_over_http_and_over_tls(tmp_path: Path, certificate: Path) -> None:
+def test_named_host_is_reached_by_http_and_tls(tmp_path: Path, certificate: Path) -> None:
     async def scenario() -> None:
         async with (
             origin(FAR[0], 80) as plain,
@@ -73,9 +73,9 @@ def test_a_name_is_reached_over_http_and_over_tls(tmp_path: Path, certificate: P
 
 
 @pytest.mark.parametrize("name", ["other.example", "far.example.evil.example", None])
-def test_a_tunnel_to_one_name_is_of_no_use_for_another_at_the_same_address(
-    tmp_path: Path, certificate: Path, name: str | None
-) -> None:
+def test_tunnel_with_wrong_or_missing_sni_is_refused(tmp_path: Path, certificate: Path, name: str | None) -> None:
+    """The wrong name is served at the same address."""
+
     async def scenario() -> None:
         async with origin(FAR[0], 443, serving_tls(certificate)) as secure, proxying("far.example") as client:
             with pytest.raises((ConnectionError, ssl.SSLError)):
@@ -89,7 +89,7 @@ def test_a_tunnel_to_one_name_is_of_no_use_for_another_at_the_same_address(
 
 
 @pytest.mark.parametrize("said", [b"SSH-2.0-x\r\n", get("/", "Host: evil.example").encode(), b"\x16\x03\x01", b""])
-def test_a_tunnel_to_a_names_tls_port_is_for_tls(tmp_path: Path, said: bytes) -> None:
+def test_tunnel_to_default_tls_port_carries_only_tls(tmp_path: Path, said: bytes) -> None:
     async def scenario() -> None:
         async with origin(FAR[0], 443) as far, proxying("far.example") as client:
             reader, writer = await client.open(CONNECT.format("far.example"), said)
@@ -103,7 +103,7 @@ def test_a_tunnel_to_a_names_tls_port_is_for_tls(tmp_path: Path, said: bytes) ->
     alone(tmp_path, scenario(), far=FAR[0])
 
 
-def test_a_port_that_was_named_carries_anything(tmp_path: Path) -> None:
+def test_explicitly_allowed_port_carries_any_protocol(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with origin(FAR[0], 443) as far, proxying("far.example:443") as client:
             reader, writer = await client.open(CONNECT.format("far.example"), get("/"))
@@ -127,7 +127,7 @@ def test_a_port_that_was_named_carries_anything(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("pattern", ["a.near.example", "a.near.example:80", "*.near.example:80"])
-def test_a_name_never_leads_back_to_this_machine(tmp_path: Path, address: str, says: str, pattern: str) -> None:
+def test_name_resolving_to_own_machine_is_refused(tmp_path: Path, address: str, says: str, pattern: str) -> None:
     async def scenario() -> None:
         async with origin("0.0.0.0", 80) as here, proxying(pattern) as client:
             answer = await client.ask(get("http://a.near.example/"))
@@ -137,7 +137,7 @@ def test_a_name_never_leads_back_to_this_machine(tmp_path: Path, address: str, s
     alone(tmp_path, scenario(), **{"a.near": address})
 
 
-def test_a_name_that_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None:
+def test_unresolved_name_is_reported_as_unknown(tmp_path: Path) -> None:
     """Here, where no name server is in reach: another network's may take its time."""
 
     async def scenario() -> None:
@@ -149,7 +149,7 @@ def test_a_name_that_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None:
     alone(tmp_path, scenario())
 
 
-def test_of_several_addresses_only_those_of_the_internet_are_tried(tmp_path: Path) -> None:
+def test_only_public_addresses_of_name_are_tried(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with origin("127.0.0.1", 80) as here, origin(FAR[1], 80) as far, proxying("far.example") as client:
             assert (await client.ask(get("http://far.example/"))).endswith(BODY)

@@ -31,7 +31,7 @@ async def client(far: Origin) -> AsyncIterator[Client]:
         yield found
 
 
-async def test_what_is_allowed_comes_back_whole(client: Client, far: Origin) -> None:
+async def test_allowed_request_gets_complete_response(client: Client, far: Origin) -> None:
     before = time.time()
     answer = await client.ask(get(f"http://{HOST}:{far.port}/a/b?c=d"))
     assert answer.endswith(b"\r\n\r\n" + BODY)
@@ -51,9 +51,7 @@ async def test_what_is_allowed_comes_back_whole(client: Client, far: Origin) -> 
     assert client.log.count(EgressDecision.ALLOWED) == 1
 
 
-async def test_the_far_end_gets_the_host_of_the_target_and_nothing_meant_for_the_proxy(
-    client: Client, far: Origin
-) -> None:
+async def test_origin_gets_target_host_without_proxy_headers(client: Client, far: Origin) -> None:
     await client.ask(
         get(
             f"HTTP://{HOST}:{far.port}?q",
@@ -92,7 +90,7 @@ NOT_ON_THE_LIST = {
 
 @pytest.mark.parametrize("target", NOT_ON_THE_LIST.values(), ids=NOT_ON_THE_LIST.keys())
 @pytest.mark.parametrize("tunnel", [False, True], ids=["plain", "tunnel"])
-async def test_what_is_not_on_the_list_is_refused(client: Client, far: Origin, target: str, tunnel: bool) -> None:
+async def test_unlisted_target_is_refused(client: Client, far: Origin, target: str, tunnel: bool) -> None:
     async with origin() as other:
         target = target.format(port=far.port, other=other.port)
         if tunnel:
@@ -108,7 +106,7 @@ async def test_what_is_not_on_the_list_is_refused(client: Client, far: Origin, t
     assert (record.verdict, record.bytes_out, record.bytes_in) == (EgressDecision.REFUSED, 0, 0)
 
 
-async def test_a_name_that_stands_for_loopback_is_refused(far: Origin) -> None:
+async def test_name_resolving_to_loopback_is_refused(far: Origin) -> None:
     async with proxying("localhost", f"localhost:{far.port}") as client:
         for target in ("http://localhost/", f"http://localhost:{far.port}/", f"http://LOCALHOST.:{far.port}/"):
             answer = await client.ask(get(target))
@@ -117,7 +115,7 @@ async def test_a_name_that_stands_for_loopback_is_refused(far: Origin) -> None:
     assert far.visits == []
 
 
-async def test_a_name_at_its_default_ports_is_plain_http_or_tls(client: Client) -> None:
+async def test_default_port_with_other_protocol_is_refused(client: Client) -> None:
     for request in ("CONNECT localhost:80 HTTP/1.1\r\nHost: x\r\n\r\n", get("http://localhost:443/")):
         answer = await client.ask(request)
         assert status(answer) == 403
@@ -167,7 +165,9 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize(("request_", "expected"), NONSENSE.values(), ids=NONSENSE.keys())
-async def test_what_no_proxy_should_take_is_refused(client: Client, far: Origin, request_: str, expected: int) -> None:
+async def test_malformed_or_unsupported_request_is_refused(
+    client: Client, far: Origin, request_: str, expected: int
+) -> None:
     answer = await client.ask(request_.replace("{port}", str(far.port)))
     assert status(answer) == expected
     assert far.visits == []
@@ -176,7 +176,7 @@ async def test_what_no_proxy_should_take_is_refused(client: Client, far: Origin,
     assert len(record.reason) < 400
 
 
-async def test_one_request_a_connection_and_nothing_that_is_hidden_behind_it(client: Client, far: Origin) -> None:
+async def test_hidden_second_request_is_not_forwarded(client: Client, far: Origin) -> None:
     hidden = get("http://evil.example/")
     target = f"http://{HOST}:{far.port}/"
     await client.ask(get(target), hidden)
@@ -193,14 +193,14 @@ async def test_one_request_a_connection_and_nothing_that_is_hidden_behind_it(cli
     assert [visit.beyond for visit in far.visits] == [b"", b"", b""]
 
 
-async def test_a_body_that_is_not_as_announced_ends_the_connection(client: Client, far: Origin) -> None:
+async def test_malformed_chunked_body_ends_the_connection(client: Client, far: Origin) -> None:
     for body in ("zz\r\n", "-5\r\nabc\r\n", "3\r\nabcdef\r\n"):
         answer = await client.ask(get(f"http://{HOST}:{far.port}/", "Host: x", "Transfer-Encoding: chunked"), body)
         assert answer == b""
     assert {record.reason for record in await client.records(3)} == {"the body is not what it was said to be"}
 
 
-async def test_a_host_that_does_not_answer_is_said_to_be_out_of_reach() -> None:
+async def test_refused_connection_to_host_is_reported() -> None:
     with socket.socket() as closed:
         closed.bind((HOST, 0))  # it does not listen, and nobody else can
         port = closed.getsockname()[1]
@@ -210,7 +210,7 @@ async def test_a_host_that_does_not_answer_is_said_to_be_out_of_reach() -> None:
             assert [record.verdict for record in await client.records(1)] == [EgressDecision.FAILED]
 
 
-async def test_a_tunnel_carries_bytes_both_ways_until_both_have_ended() -> None:
+async def test_tunnel_carries_bytes_until_both_sides_end() -> None:
     sent = os.urandom(3_000_000)
     async with echo() as port, proxying(f"{HOST}:{port}") as client:
         reader, writer = await client.tunnel(port)
@@ -224,7 +224,7 @@ async def test_a_tunnel_carries_bytes_both_ways_until_both_have_ended() -> None:
         assert (record.verdict, record.bytes_out, record.bytes_in) == (EgressDecision.ALLOWED, len(sent), len(sent))
 
 
-async def test_what_is_sent_with_the_request_for_a_tunnel_goes_through_it() -> None:
+async def test_bytes_sent_with_connect_pass_through_tunnel() -> None:
     async with echo() as port, proxying(f"{HOST}:{port}") as client:
         reader, writer = await client.open(f"CONNECT {HOST}:{port} HTTP/1.0\r\n\r\n", b"early")
         await reader.readuntil(b"\r\n\r\n")
@@ -232,7 +232,7 @@ async def test_what_is_sent_with_the_request_for_a_tunnel_goes_through_it() -> N
         writer.close()
 
 
-async def test_who_says_nothing_or_too_slowly_is_let_go() -> None:
+async def test_silent_or_slow_client_is_disconnected() -> None:
     async with echo() as port, proxying(f"{HOST}:{port}", bounds=ProxyLimits(head_s=1.5, idle_s=1.5)) as client:
         assert status(await client.ask(b"")) == 408
         assert status(await client.ask("GET http://")) == 408
@@ -242,7 +242,7 @@ async def test_who_says_nothing_or_too_slowly_is_let_go() -> None:
         assert (await client.records(3))[2].reason == "nothing moved for 1.5 s"
 
 
-async def test_more_connections_than_are_served_at_once_wait_for_their_turn(far: Origin) -> None:
+async def test_connections_beyond_limit_wait_for_a_slot(far: Origin) -> None:
     async with (
         echo() as port,
         proxying(f"{HOST}:{port}", f"{HOST}:{far.port}", bounds=ProxyLimits(connections=2)) as client,
@@ -258,7 +258,7 @@ async def test_more_connections_than_are_served_at_once_wait_for_their_turn(far:
         tunnels[1][1].close()
 
 
-async def test_shut_nothing_passes_any_more_and_nothing_is_left() -> None:
+async def test_closed_proxy_passes_nothing_and_leaves_nothing() -> None:
     before = set(os.listdir("/proc/self/fd"))
     tasks = asyncio.all_tasks()
     async with echo() as port, proxying(f"{HOST}:{port}", "localhost") as client:
@@ -281,7 +281,7 @@ async def test_shut_nothing_passes_any_more_and_nothing_is_left() -> None:
     await eventually(lambda: not any(thread.name.startswith("egress") for thread in threading.enumerate()))
 
 
-async def test_each_request_is_a_line_of_the_log_and_a_flood_is_only_counted(
+async def test_requests_are_logged_and_floods_only_counted(
     client: Client, far: Origin, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sandboxes.egress")

@@ -80,7 +80,7 @@ def doors() -> list[str]:
     ]
 
 
-async def test_a_host_on_the_list_is_reached_and_nothing_else(sandbox: Sandbox, far: Origin) -> None:
+async def test_only_listed_host_is_reached(sandbox: Sandbox, far: Origin) -> None:
     assert await fetch(sandbox, f"http://{HOST}:{far.port}/a") == (0, BODY.decode())
     async with origin() as other:
         for refused in (f"http://{HOST}:{other.port}/", "http://localhost/", "http://169.254.169.254/latest/"):
@@ -93,7 +93,7 @@ async def test_a_host_on_the_list_is_reached_and_nothing_else(sandbox: Sandbox, 
     assert {record.sandbox_id for record in sandbox.egress_log.records} == {sandbox.id}
 
 
-async def test_the_proxy_is_the_only_way(sandbox: Sandbox, far: Origin) -> None:
+async def test_network_is_reached_only_through_proxy(sandbox: Sandbox, far: Origin) -> None:
     assert len(text(await sandbox.exec(["cat", "/proc/net/route"], timeout_s=WAIT_S)).splitlines()) == 1
     direct = await sandbox.exec(["wget", "-q", "-Y", "off", "-O", "-", f"http://{HOST}:{far.port}/"], timeout_s=WAIT_S)
     assert direct.exit_code == 1
@@ -101,14 +101,14 @@ async def test_the_proxy_is_the_only_way(sandbox: Sandbox, far: Origin) -> None:
     assert text(await sandbox.exec(["cat", "/etc/resolv.conf"], timeout_s=WAIT_S)) == ""
 
 
-async def test_nobody_inside_can_take_the_door_away(sandbox: Sandbox, far: Origin) -> None:
+async def test_sandbox_cannot_take_the_proxy_port(sandbox: Sandbox, far: Origin) -> None:
     listening = await sandbox.exec(["sh", "-c", "nc -l -p 3128 2>&1; kill -9 -1"], timeout_s=WAIT_S)
     assert "in use" in text(listening)
     await sandbox.kill_all()
     assert await fetch(sandbox, f"http://{HOST}:{far.port}/a") == (0, BODY.decode())
 
 
-async def test_a_sandbox_without_a_list_has_neither_door_nor_word_of_one(runtime: Runtime, test_image: str) -> None:
+async def test_sandbox_without_allow_list_has_no_proxy(runtime: Runtime, test_image: str) -> None:
     async with runtime.scope(SandboxSpec(test_image)) as sandbox:
         assert "proxy" not in text(await sandbox.exec(["env"], timeout_s=WAIT_S)).lower()
         assert (await fetch(sandbox, "http://127.0.0.1:3128/"))[0] == 1
@@ -117,7 +117,7 @@ async def test_a_sandbox_without_a_list_has_neither_door_nor_word_of_one(runtime
         assert sandbox.egress_log.records == ()
 
 
-async def test_programs_are_told_of_the_proxy_unless_the_spec_says_otherwise(runtime: Runtime, test_image: str) -> None:
+async def test_proxy_variables_are_set_unless_spec_sets_them(runtime: Runtime, test_image: str) -> None:
     spec = SandboxSpec(test_image, env={"NO_PROXY": "mine"}, egress=("pypi.org",))
     async with runtime.scope(spec) as sandbox:
         told = text(await sandbox.exec(["env"], timeout_s=WAIT_S)).splitlines()
@@ -126,7 +126,7 @@ async def test_programs_are_told_of_the_proxy_unless_the_spec_says_otherwise(run
     assert wanted | {"NO_PROXY=mine", "no_proxy=localhost,127.0.0.1,::1"} <= set(told)
 
 
-async def test_shut_nothing_passes_any_more(sandbox: Sandbox, far: Origin) -> None:
+async def test_shut_egress_passes_nothing(sandbox: Sandbox, far: Origin) -> None:
     busy = f"no_proxy=; while :; do wget -q -O /tmp/got http://{HOST}:{far.port}/; done 2>/dev/null"
     running = asyncio.create_task(sandbox.exec(["sh", "-c", busy], timeout_s=WAIT_S))
     await eventually(lambda: len(far.visits) > 2)
@@ -141,9 +141,7 @@ async def test_shut_nothing_passes_any_more(sandbox: Sandbox, far: Origin) -> No
     await running
 
 
-async def test_nothing_is_left_of_a_sandbox_that_could_reach_out(
-    runtime: Runtime, test_image: str, far: Origin
-) -> None:
+async def test_removed_sandbox_leaves_no_sockets_or_threads(runtime: Runtime, test_image: str, far: Origin) -> None:
     spec = SandboxSpec(test_image, egress=(f"{HOST}:{far.port}", "localhost"))
     async with runtime.scope(SandboxSpec(test_image)):
         pass  # what a runtime keeps for all its sandboxes is there
@@ -159,7 +157,7 @@ async def test_nothing_is_left_of_a_sandbox_that_could_reach_out(
     await eventually(lambda: len(doors()) <= len(before))
 
 
-async def test_a_runtime_that_closes_shuts_every_door(
+async def test_closed_runtime_stops_every_proxy(
     runtime: DockerRuntime | OciRuntime, toolbox: Toolbox, test_image: str, tmp_path: Path, far: Origin
 ) -> None:
     before = sorted(doors())
@@ -171,7 +169,7 @@ async def test_a_runtime_that_closes_shuts_every_door(
     await eventually(lambda: len(doors()) <= len(before))
 
 
-async def test_a_fork_that_is_cancelled_as_its_door_is_shut_leaves_nothing(
+async def test_cancelled_fork_with_shut_egress_leaves_nothing(
     runtime: DockerRuntime | OciRuntime, sandbox: Sandbox
 ) -> None:
     await sandbox.shut_egress()
@@ -187,13 +185,13 @@ async def test_a_fork_that_is_cancelled_as_its_door_is_shut_leaves_nothing(
     assert await living(runtime) == {sandbox.id}
 
 
-async def test_a_list_that_is_none_boots_nothing(runtime: Runtime, test_image: str) -> None:
+async def test_invalid_allow_list_boots_nothing(runtime: Runtime, test_image: str) -> None:
     with pytest.raises(SpecError, match="too wide"):
         await runtime.create(SandboxSpec(test_image, egress=("*.org",)))
     assert await living(runtime) == set()
 
 
-async def test_no_door_is_opened_in_this_machines_own_network_nor_for_the_dead() -> None:
+async def test_proxy_listens_only_in_living_sandbox_network() -> None:
     async def alive() -> None:
         return None
 

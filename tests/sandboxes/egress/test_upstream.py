@@ -46,7 +46,7 @@ async def tunnel(client: Client, authority: str) -> tuple[asyncio.StreamReader, 
 
 
 @pytest.mark.parametrize(("port", "authority"), [("", PACKAGES), (":3141", f"{PACKAGES}:3141")])
-async def test_request_of_plain_http_goes_through_the_operators_proxy(
+async def test_plain_http_goes_through_the_operators_proxy(
     far: Origin, proxy: UpstreamProxy, port: str, authority: str
 ) -> None:
     async with proxying(f"{PACKAGES}{port}", upstreams=through(proxy)) as client:
@@ -80,7 +80,7 @@ async def test_tunnel_goes_through_the_operators_proxy() -> None:
         assert proxy.asked == [("CONNECT", f"{PACKAGES}:7000")]
 
 
-async def test_host_that_speaks_first_is_heard_through_the_tunnel() -> None:
+async def test_tunnel_passes_greeting_of_host() -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 welcome\r\n\r\n")
         writer.close()
@@ -97,7 +97,7 @@ async def test_host_that_speaks_first_is_heard_through_the_tunnel() -> None:
         writer.close()
 
 
-async def test_tunnel_to_a_name_is_for_its_tls_behind_the_proxy_too(far: Origin, proxy: UpstreamProxy) -> None:
+async def test_upstream_tunnel_to_tls_port_carries_only_tls(far: Origin, proxy: UpstreamProxy) -> None:
     async with proxying(PACKAGES, upstreams=through(proxy)) as client:
         reader, writer = await tunnel(client, f"{PACKAGES}:443")
         writer.write(get("/").encode())
@@ -109,7 +109,7 @@ async def test_tunnel_to_a_name_is_for_its_tls_behind_the_proxy_too(far: Origin,
 
 
 @pytest.mark.parametrize("target", ["http://other.invalid/", f"http://{PACKAGES}:81/", "http://10.1.2.3:3141/"])
-async def test_what_may_not_be_reached_is_not_asked_of_the_proxy(proxy: UpstreamProxy, target: str) -> None:
+async def test_forbidden_target_is_not_sent_to_upstream_proxy(proxy: UpstreamProxy, target: str) -> None:
     async with proxying(PACKAGES, "10.1.2.3:3141", granted=(), upstreams=through(proxy)) as client:
         assert status(await client.ask(get(target))) == 403
     assert proxy.asked == []
@@ -122,7 +122,7 @@ async def test_granted_address_goes_through_the_proxy(far: Origin, proxy: Upstre
     assert len(far.visits) == 1
 
 
-async def test_this_machine_and_hosts_of_no_proxy_are_reached_without(far: Origin, proxy: UpstreamProxy) -> None:
+async def test_own_machine_and_no_proxy_hosts_bypass_proxy(far: Origin, proxy: UpstreamProxy) -> None:
     async with proxying(f"{HOST}:{far.port}", PACKAGES, upstreams=through(proxy, no_proxy=f"x,.{PACKAGES}")) as client:
         assert (await client.ask(get(f"http://{HOST}:{far.port}/"))).endswith(BODY)
         answer = await client.ask(get(f"http://{PACKAGES}/"))
@@ -132,7 +132,7 @@ async def test_this_machine_and_hosts_of_no_proxy_are_reached_without(far: Origi
 
 
 @pytest.mark.parametrize("request_line", [get(f"http://{PACKAGES}/"), CONNECT.format(f"{PACKAGES}:443")])
-async def test_proxy_that_is_gone_is_told_without_its_address(request_line: str) -> None:
+async def test_missing_proxy_is_reported_without_its_address(request_line: str) -> None:
     async with upstream_proxy({}) as proxy:
         pass
     async with proxying(PACKAGES, upstreams=through(proxy)) as client:
@@ -144,7 +144,7 @@ async def test_proxy_that_is_gone_is_told_without_its_address(request_line: str)
         assert record.verdict is EgressDecision.FAILED
 
 
-async def test_tunnel_that_the_proxy_refuses_is_told(proxy: UpstreamProxy) -> None:
+async def test_tunnel_refused_by_proxy_is_reported(proxy: UpstreamProxy) -> None:
     async with proxying("other.invalid", upstreams=through(proxy)) as client:
         answer = await client.ask(CONNECT.format("other.invalid:443"))
         assert status(answer) == 502
@@ -154,7 +154,7 @@ async def test_tunnel_that_the_proxy_refuses_is_told(proxy: UpstreamProxy) -> No
 
 
 @pytest.mark.parametrize("said", [b"", b"SSH-2.0-x\r\n\r\n", b"x" * 100_000, b"HTTP/1.1 200"])
-async def test_proxy_that_speaks_no_http_is_told(said: bytes) -> None:
+async def test_proxy_without_http_is_reported(said: bytes) -> None:
     async def babble(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             writer.write(said)
@@ -168,7 +168,7 @@ async def test_proxy_that_speaks_no_http_is_told(said: bytes) -> None:
             assert status(answer) == 502
 
 
-async def test_proxy_that_is_mute_is_left_in_time() -> None:
+async def test_silent_proxy_is_disconnected_after_timeout() -> None:
     was_left = asyncio.Event()
 
     async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -228,13 +228,13 @@ async def test_proxy_may_speak_tls(certificate: Path) -> None:
         ("", "[::1]", 443, False),
     ],
 )
-def test_hosts_without_a_proxy(no_proxy: str, host: str, port: int, is_through: bool) -> None:
+def test_hosts_in_no_proxy_bypass_the_proxy(no_proxy: str, host: str, port: int, is_through: bool) -> None:
     upstreams = UpstreamProxies.parse({"https_proxy": "proxy.lan:3128", "NO_PROXY": no_proxy})
     assert (upstreams.find(parse_host(host), port, is_tunnel=True) is not None) is is_through
     assert upstreams.find(parse_host(host), port, is_tunnel=False) is None
 
 
 @pytest.mark.parametrize("url", ["socks5://proxy.lan:1080", "http://", "http://proxy.lan:99999", "http://[::1"])
-def test_address_that_is_no_http_proxy_names_its_variable(url: str) -> None:
+def test_invalid_proxy_address_names_its_variable(url: str) -> None:
     with pytest.raises(RuntimeUnavailable, match="https_proxy is not the address of an HTTP proxy"):
         UpstreamProxies.parse({"HTTPS_PROXY": url})

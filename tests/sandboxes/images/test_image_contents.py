@@ -113,7 +113,7 @@ def people() -> Layer:
 
 
 @pytest.mark.parametrize("user", USERS)
-async def test_its_user_is_who_docker_makes_of_it(in_image: InImage, user: str) -> None:
+async def test_image_user_is_resolved_like_docker(in_image: InImage, user: str) -> None:
     who = "echo $(id -u) $(id -g) $HOME $(sed -n 's/^Groups:\t//p' /proc/self/status)"
     async with in_image(people(), config={"User": user}) as sandbox:
         assert await said(sandbox, who) == USERS[user]
@@ -126,7 +126,7 @@ async def test_its_user_is_who_docker_makes_of_it(in_image: InImage, user: str) 
 
 
 @pytest.mark.parametrize("user", NO_USERS)
-async def test_a_user_that_is_none_is_said(in_image: InImage, user: str) -> None:
+async def test_invalid_image_user_is_spec_error(in_image: InImage, user: str) -> None:
     with pytest.raises(SpecError) as refused:
         async with in_image(Layer().file("etc/passwd", PASSWD + ODD).file("etc/group", GROUP), config={"User": user}):
             pass
@@ -134,7 +134,7 @@ async def test_a_user_that_is_none_is_said(in_image: InImage, user: str) -> None
 
 
 @pytest.mark.parametrize("asked", UNFIT)
-async def test_what_no_sandbox_can_be_is_the_images_fault(in_image: InImage, asked: str) -> None:
+async def test_impossible_image_config_is_spec_error(in_image: InImage, asked: str) -> None:
     with pytest.raises(SpecError) as refused:
         async with in_image(Layer().symlink("circle", "/circle"), config=UNFIT[asked]):
             pass
@@ -142,7 +142,7 @@ async def test_what_no_sandbox_can_be_is_the_images_fault(in_image: InImage, ask
 
 
 @pytest.mark.parametrize("place", [".farm", "etc/hosts"])
-async def test_a_mount_point_that_is_of_another_kind_is_the_images_fault(
+async def test_mount_point_of_wrong_kind_is_spec_error(
     in_image: InImage, either_runtime: EitherRuntime, place: str
 ) -> None:
     """Under oci the farm's own layer lies above an image's ``/.farm``."""
@@ -152,7 +152,7 @@ async def test_a_mount_point_that_is_of_another_kind_is_the_images_fault(
             assert (await said(sandbox, "ls /.farm/bin")).split()
 
 
-async def test_the_toolbox_holds_nothing_of_an_image(in_image: InImage) -> None:
+async def test_image_files_do_not_appear_in_toolbox(in_image: InImage) -> None:
     own = Layer().directory(".farm").directory(".farm/bin").file(".farm/bin/bash").file(".farm/own").file(".farm/hosts")
     async with in_image(own) as sandbox:
         assert "own" not in (await said(sandbox, "ls -A /.farm")).split()
@@ -160,14 +160,14 @@ async def test_the_toolbox_holds_nothing_of_an_image(in_image: InImage) -> None:
         assert text(await sandbox.shell("echo on", timeout_s=WAIT_S)) == "on\n"
 
 
-async def test_users_beyond_the_ids_of_a_sandbox(in_image: InImage, either_runtime: EitherRuntime) -> None:
+async def test_user_id_beyond_oci_range_is_refused(in_image: InImage, either_runtime: EitherRuntime) -> None:
     refused = pytest.raises(SpecError, match="runtime = docker")
     with refused if either_runtime.name == "oci" else contextlib.nullcontext():
         async with in_image(config={"User": "70000"}) as sandbox:
             assert await said(sandbox, "id -u") == "70000"
 
 
-async def test_files_of_users_far_off(in_image: InImage, either_runtime: EitherRuntime) -> None:
+async def test_files_of_unmapped_users_keep_their_permissions(in_image: InImage, either_runtime: EitherRuntime) -> None:
     """Where users are mapped, those beyond the 65,536 of a sandbox are nobody inside; whoever may read may read on."""
     far = Layer().file("srv/near", b"near", owner=65_535).directory("srv/closed", mode=0o700, owner=2_000_000_000)
     far.file("srv/far", b"far", owner=2_000_000_000).file("srv/mine", b"mine", mode=0o600, owner=2_000_000_000)
@@ -181,7 +181,7 @@ async def test_files_of_users_far_off(in_image: InImage, either_runtime: EitherR
         assert {entry.path for entry in await sandbox.walk("/srv", prune=["closed"])} == {"near", "far", "mine"}
 
 
-async def test_what_an_upper_layer_took_away_is_gone(in_image: InImage) -> None:
+async def test_files_deleted_by_upper_layer_are_absent(in_image: InImage) -> None:
     lower = Layer().directory("d").file("d/old", b"old").file("d/kept", b"kept").directory("o").file("o/hidden", b"x")
     lower.directory("turned").file("turned/inside").file("gone").hard_link("d/twin", "d/kept")
     upper = Layer().whiteout("d/old").whiteout("gone").opaque("o").file("o/shown", b"shown")
@@ -197,7 +197,7 @@ async def test_what_an_upper_layer_took_away_is_gone(in_image: InImage) -> None:
         assert await sandbox.read_file("/d/twin") == b"kept"
 
 
-async def test_power_that_lies_in_a_file_is_none(in_image: InImage) -> None:
+async def test_setuid_and_file_capabilities_have_no_effect(in_image: InImage) -> None:
     """Neither the set-user-ID bit nor capabilities of files make a program more than who started it."""
     busybox = await asyncio.to_thread(Path(require_program("busybox")).read_bytes)
     powers = people().file("etc/shadow", b"secret", mode=0o600).directory("set").directory("cap")
@@ -215,7 +215,7 @@ async def test_power_that_lies_in_a_file_is_none(in_image: InImage) -> None:
             assert (read.exit_code != 0, read.stdout.head) == (True, b""), program
 
 
-async def test_etc_that_is_a_link(in_image: InImage, either_runtime: EitherRuntime) -> None:
+async def test_etc_symlink_resolves_inside_image(in_image: InImage, either_runtime: EitherRuntime) -> None:
     """It leads nowhere but inside. Docker puts a directory of its own in its place."""
     layer = Layer().symlink("etc", "/other").directory("other").file("other/motd", b"other\n")
     async with in_image(layer, bare=True) as sandbox:
@@ -225,7 +225,7 @@ async def test_etc_that_is_a_link(in_image: InImage, either_runtime: EitherRunti
 
 
 @pytest.mark.parametrize("target", ["/proc/1/root/etc", "../../../../../../../../var/lib", "/nowhere/at/all", "/etc"])
-async def test_etc_that_is_a_link_to_elsewhere(in_image: InImage, target: str) -> None:
+async def test_etc_symlink_to_host_leaves_host_unchanged(in_image: InImage, target: str) -> None:
     """It boots on what is inside, or does not boot; the machine's own file of names stays as it was."""
     hosts = Path("/etc/hosts")
     before = await asyncio.to_thread(hosts.read_bytes)
@@ -236,7 +236,7 @@ async def test_etc_that_is_a_link_to_elsewhere(in_image: InImage, target: str) -
     assert await asyncio.to_thread(hosts.read_bytes) == before
 
 
-async def test_an_image_without_directories(in_image: InImage) -> None:
+async def test_image_without_system_directories_boots(in_image: InImage) -> None:
     """None of those that a system has: they are made where it needs them."""
     async with in_image(Layer().file("only", b"this\n"), bare=True) as sandbox:
         listed = await sandbox.exec(["/.farm/bin/busybox", "ls", "/"], timeout_s=WAIT_S)
@@ -254,7 +254,7 @@ async def test_an_image_without_directories(in_image: InImage) -> None:
 
 
 @pytest.mark.parametrize("place", ["proc", "sys", "dev", "dev/shm", ".farm", "etc/hosts"])
-async def test_a_mount_point_that_is_a_link_or_a_file_leads_nowhere(in_image: InImage, place: str) -> None:
+async def test_link_or_file_as_mount_point_stays_inside(in_image: InImage, place: str) -> None:
     """What is mounted in a sandbox is mounted inside, or the sandbox does not come up."""
     elsewhere = "/tmp/farm-elsewhere"
     for layer in (Layer().symlink(place, elsewhere), Layer().file(place, b"x")):
@@ -265,7 +265,7 @@ async def test_a_mount_point_that_is_a_link_or_a_file_leads_nowhere(in_image: In
 
 
 @pytest.mark.xdist_group("volumes")
-async def test_what_it_asks_for(in_image: InImage, docker_client: docker.DockerClient) -> None:
+async def test_image_config_is_only_partly_applied(in_image: InImage, docker_client: docker.DockerClient) -> None:
     """Variables and a directory it gets; a volume, a health check, an entry point it does not."""
     volumes = {volume.id for volume in docker_client.volumes.list()}
     config = {

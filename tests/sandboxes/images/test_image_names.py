@@ -27,7 +27,7 @@ def moved(docker_client: docker.DockerClient, test_image: str) -> Iterator[str]:
         docker_client.images.remove(name)
 
 
-async def test_a_name_follows_its_image(
+async def test_moved_tag_resolves_to_new_image(
     engine: Engine, docker_client: docker.DockerClient, test_image: str, scratch_image: str, moved: str
 ) -> None:
     repository, _, tag = moved.partition(":")

@@ -19,9 +19,9 @@ async def _check(runtime: Runtime, image: str, state_dir: Path) -> None:
     assert not use.pulled
 
 
-async def test_a_sandbox_of_docker_is_a_use(docker_runtime: Runtime, test_image: str, state_dir: Path) -> None:
+async def test_docker_sandbox_records_image_use(docker_runtime: Runtime, test_image: str, state_dir: Path) -> None:
     await _check(docker_runtime, test_image, state_dir)
 
 
-async def test_a_sandbox_of_oci_is_a_use(oci_runtime: Runtime, test_image: str, state_dir: Path) -> None:
+async def test_oci_sandbox_records_image_use(oci_runtime: Runtime, test_image: str, state_dir: Path) -> None:
     await _check(oci_runtime, test_image, state_dir)

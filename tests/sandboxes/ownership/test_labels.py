@@ -38,7 +38,7 @@ def all_of_ours(home: Path) -> dict[str, str]:
     return {**told, "sandbox": "theirs", "snapshot": "theirs", "pin": "theirs"}
 
 
-async def test_an_image_names_no_directory_that_the_reaper_takes(
+async def test_reaper_ignores_directories_named_by_image_labels(
     either_runtime: EitherRuntime, labelled: Labelled, tmp_path: Path
 ) -> None:
     place = tmp_path / "app" / "owners" / "alice"
@@ -50,7 +50,7 @@ async def test_an_image_names_no_directory_that_the_reaper_takes(
     assert [path.name for path in place.iterdir()] == ["precious"]
 
 
-async def test_an_image_with_half_of_our_labels_stops_no_reaper(
+async def test_reaper_works_with_partly_labelled_images(
     either_runtime: EitherRuntime, labelled: Labelled, state_dir: Path
 ) -> None:
     labelled(snapshot="theirs")
@@ -62,7 +62,7 @@ async def test_an_image_with_half_of_our_labels_stops_no_reaper(
 
 
 @pytest.mark.parametrize("mine", [False, True], ids=["another", "this"])
-async def test_a_persons_container_stays(
+async def test_foreign_container_with_farm_labels_is_kept(
     either_runtime: EitherRuntime,
     docker_client: docker.DockerClient,
     labelled: Labelled,
@@ -86,7 +86,7 @@ async def test_a_persons_container_stays(
         container.remove()
 
 
-async def test_what_runs_on_such_an_image_is_a_sandbox_like_any_other(
+async def test_sandbox_on_image_with_farm_labels_is_ordinary(
     either_runtime: EitherRuntime, docker_client: docker.DockerClient, labelled: Labelled, tmp_path: Path
 ) -> None:
     async with either_runtime.scope(SandboxSpec(labelled(**all_of_ours(tmp_path)))) as sandbox:

@@ -47,7 +47,7 @@ def holder(place: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
         process.kill()
 
 
-def test_it_goes_with_the_work_whatever_came_of_that(tmp_path: Path) -> None:
+def test_scratch_directory_is_removed_after_success_and_error(tmp_path: Path) -> None:
     with scratch(tmp_path) as path:
         (path / "sub").mkdir(mode=0o000)
         assert path.parent == tmp_path
@@ -58,7 +58,7 @@ def test_it_goes_with_the_work_whatever_came_of_that(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_the_dead_left_goes_and_what_is_of_the_living_or_of_others_stays(tmp_path: Path) -> None:
+def test_sweep_removes_only_directories_of_dead_processes(tmp_path: Path) -> None:
     (tmp_path / f"{PREFIX}link").symlink_to(tmp_path)
     (tmp_path / f"{PREFIX}file").touch()
     (tmp_path / "another").mkdir()
@@ -79,9 +79,7 @@ def test_what_the_dead_left_goes_and_what_is_of_the_living_or_of_others_stays(tm
     assert set(tmp_path.iterdir()) == others
 
 
-def test_where_no_lock_is_to_be_had_that_is_an_error_and_nothing_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_lock_raises_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -91,7 +89,7 @@ def test_where_no_lock_is_to_be_had_that_is_an_error_and_nothing_stays(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_removed_keeps_nobody_from_anything(tmp_path: Path) -> None:
+def test_undeletable_directory_does_not_block_others(tmp_path: Path) -> None:
     with scratch(tmp_path) as path:
         (path / "disk").mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "none", path / "disk"], check=True)
@@ -105,7 +103,7 @@ def test_what_cannot_be_removed_keeps_nobody_from_anything(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_many_at_once_take_nothing_from_each_other(tmp_path: Path) -> None:
+def test_concurrent_processes_keep_their_own_directories(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MANY, str(tmp_path), "60"]
     with ExitStack() as stack:
         for process in [stack.enter_context(subprocess.Popen(command)) for _ in range(6)]:

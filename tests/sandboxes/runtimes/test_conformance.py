@@ -88,26 +88,24 @@ class TestGvisor(RuntimeContract, JobContract):
     def image(self, gvisor_image: str) -> str:
         return gvisor_image
 
-    async def test_what_docker_does_not_see_is_not_copied(self, runtime: Runtime, image: str) -> None:
+    async def test_gvisor_snapshot_is_refused(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as sandbox:
             with pytest.raises(SnapshotError, match="runsc"):
                 await sandbox.snapshot()
 
-    async def test_its_kernel_is_another(self, runtime: Runtime, image: str) -> None:
+    async def test_gvisor_kernel_differs_from_host(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as sandbox:
             inside = text(await sandbox.exec(["cat", "/proc/version"], timeout_s=WAIT_S))
         assert inside.split()[2] != platform.release()
 
-    async def test_a_proxy_cannot_listen_in_its_network_and_that_is_said(self, runtime: Runtime, image: str) -> None:
+    async def test_gvisor_egress_is_refused(self, runtime: Runtime, image: str) -> None:
         with pytest.raises(RuntimeUnavailable, match="runtime oci or docker"):
             await runtime.create(SandboxSpec(image, egress=("pypi.org",)))
         assert await living(runtime) == set()
 
 
 @pytest.mark.docker
-async def test_a_runtime_that_docker_does_not_know_is_named(
-    docker_client: docker.DockerClient, state_dir: Path
-) -> None:
+async def test_unknown_docker_runtime_is_named(docker_client: docker.DockerClient, state_dir: Path) -> None:
     with pytest.raises(RuntimeUnavailable, match=r"Docker has no OCI runtime 'no-such', only .*runc"):
         await open_runtime("docker:no-such", state_dir=state_dir)
 

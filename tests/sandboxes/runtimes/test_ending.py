@@ -32,11 +32,11 @@ def container(docker_client: docker.DockerClient, sandbox: Sandbox) -> Container
 
 
 @pytest.mark.parametrize("status", [0, 1, 2, 128 + 4, 128 + 6, 128 + 7, 128 + 11, 128 + 24, 128 + 25, 128 + 31])
-def test_an_exit_or_a_crash_is_the_insides(status: int) -> None:
+def test_exit_or_crash_is_inside_cause(status: int) -> None:
     assert caused_by(ContainerState(0, False, False, False, status, "")) is LossCause.INSIDE
 
 
-def test_a_process_that_is_dead_or_dying_is_told_from_a_living_one() -> None:
+def test_dead_and_dying_processes_are_ending() -> None:
     assert not is_ending(os.getpid())
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -46,7 +46,7 @@ def test_a_process_that_is_dead_or_dying_is_told_from_a_living_one() -> None:
 
 
 @needs_root
-async def test_a_mute_server_is_the_insides(
+async def test_silent_server_is_inside_cause(
     docker_runtime: DockerRuntime, docker_client: docker.DockerClient, sandbox: Sandbox
 ) -> None:
     mute(first_process(docker_client, sandbox.id))
@@ -55,7 +55,7 @@ async def test_a_mute_server_is_the_insides(
 
 
 @needs_root
-async def test_a_crash_is_the_insides_and_is_logged(
+async def test_crash_is_inside_cause_and_logged(
     docker_client: docker.DockerClient, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     crash(first_process(docker_client, sandbox.id))
@@ -65,13 +65,13 @@ async def test_a_crash_is_the_insides_and_is_logged(
     assert [record.levelname for record in caplog.records if sandbox.id in record.message] == ["ERROR"]
 
 
-async def test_a_pause_is_from_outside(docker_runtime: DockerRuntime, sandbox: Sandbox, container: Container) -> None:
+async def test_pause_is_outside_cause(docker_runtime: DockerRuntime, sandbox: Sandbox, container: Container) -> None:
     container.pause()
     assert (await docker_runtime.exit_cause(sandbox.id)).by is LossCause.OUTSIDE
     container.unpause()
 
 
-async def test_a_stop_of_the_container_is_from_outside(sandbox: Sandbox, container: Container) -> None:
+async def test_container_stop_is_outside_cause(sandbox: Sandbox, container: Container) -> None:
     """The tool server is deaf to SIGTERM; what follows is a SIGKILL."""
     container.stop(timeout=1)
     with pytest.raises(SandboxGone, match="status 137") as gone:
@@ -79,20 +79,20 @@ async def test_a_stop_of_the_container_is_from_outside(sandbox: Sandbox, contain
     assert gone.value.by is LossCause.OUTSIDE
 
 
-async def test_no_other_signal_from_outside_ends_it(sandbox: Sandbox, container: Container) -> None:
+async def test_other_outside_signals_do_not_end_sandbox(sandbox: Sandbox, container: Container) -> None:
     for name in ("TERM", "INT", "HUP", "SEGV", "ABRT", "XCPU"):
         container.kill(f"SIG{name}")
     assert (await sandbox.stat("/")).path == "/"
 
 
-async def test_a_removal_is_from_outside(sandbox: Sandbox, container: Container) -> None:
+async def test_removal_is_outside_cause(sandbox: Sandbox, container: Container) -> None:
     container.remove(force=True, v=True)
     with pytest.raises(SandboxGone, match="removed") as gone:
         await sandbox.stat("/")
     assert gone.value.by is LossCause.OUTSIDE
 
 
-async def test_a_daemon_that_is_away_is_outside(tmp_path: Path) -> None:
+async def test_missing_daemon_is_outside_cause(tmp_path: Path) -> None:
     engine = Engine(f"unix://{tmp_path}/docker.sock")
     assert (await find_exit_cause(engine, "any")).by is LossCause.OUTSIDE
     await engine.close()

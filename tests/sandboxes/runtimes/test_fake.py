@@ -30,7 +30,7 @@ async def calls_until_gone(sandbox: Sandbox) -> int:
     return calls
 
 
-async def test_boots_fail_in_the_order_given() -> None:
+async def test_boots_fail_in_configured_order() -> None:
     runtime = fake(boot_errors=[None, BootError("no answer")])
     await runtime.create(SPEC)
     with pytest.raises(BootError, match="no answer"):
@@ -39,12 +39,13 @@ async def test_boots_fail_in_the_order_given() -> None:
     assert len(await living(runtime)) == 2
 
 
-async def test_sandboxes_die_after_as_many_calls_as_given() -> None:
+async def test_sandboxes_die_after_configured_number_of_calls() -> None:
     runtime = fake(lifetimes=[2, None, 0])
     assert [await calls_until_gone(await runtime.create(SPEC)) for _ in range(4)] == [2, 10, 0, 10]
 
 
-async def test_a_walk_of_too_many_directories_is_refused_as_by_the_tool_server() -> None:
+async def test_walk_of_too_many_directories_is_refused() -> None:
+    """The limit and the error are those of the tool server."""
     sandbox = await fake().create(SPEC)
     assert isinstance(sandbox, FakeSandbox)
     for number in range(WALK_DIRECTORIES_MAX):
@@ -56,7 +57,7 @@ async def test_a_walk_of_too_many_directories_is_refused_as_by_the_tool_server()
 
 
 @pytest.mark.parametrize("by", LossCause)
-async def test_death_in_mid_call_says_by_whose_doing(by: LossCause) -> None:
+async def test_death_during_call_reports_its_cause(by: LossCause) -> None:
     sandbox = await fake().create(SPEC)
     assert isinstance(sandbox, FakeSandbox)
     call = asyncio.create_task(sandbox.shell("sleep 1000", timeout_s=1000))
@@ -67,7 +68,7 @@ async def test_death_in_mid_call_says_by_whose_doing(by: LossCause) -> None:
     assert gone.value.by is by
 
 
-async def test_a_program_of_the_callers() -> None:
+async def test_callers_program_runs_in_fake_sandbox() -> None:
     async def shout(process: FakeProcess) -> int:
         process.streams.out += process.argv[1].upper().encode()
         process.files.write(process.path("said"), process.streams.stdin)
@@ -82,7 +83,7 @@ async def test_a_program_of_the_callers() -> None:
 @pytest.mark.parametrize(
     "command", ["cat x | sort", "for i in 1 2; do echo $i; done", "echo $(pwd)", "A=1 true", "a &&", "echo *"]
 )
-async def test_what_it_does_not_know_it_refuses(command: str) -> None:
+async def test_unsupported_command_is_refused(command: str) -> None:
     result = await (await fake().create(SPEC)).shell(command, timeout_s=WAIT_S)
     assert result.exit_code in (2, 127)
     assert b"sh: syntax error" in result.stdout.head or b"not found" in result.stdout.head

@@ -58,7 +58,7 @@ async def at_work(sandbox: Sandbox) -> bool:
     return text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
 
 
-async def test_neither_depth_nor_number_is_in_the_way(oci_runtime: OciRuntime, test_image: str) -> None:
+async def test_deep_and_crowded_trees_are_forked(oci_runtime: OciRuntime, test_image: str) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
         assert await probe(sandbox, "dig", "/tmp/deep", "100000") == "100000"
         assert await probe(sandbox, "crowd", "/tmp/many", "100000") == "100000"
@@ -69,7 +69,7 @@ async def test_neither_depth_nor_number_is_in_the_way(oci_runtime: OciRuntime, t
         await fork.remove()
 
 
-async def test_a_copy_that_fails_leaves_the_source_at_work(without_limits: OciRuntime, test_image: str) -> None:
+async def test_failed_copy_leaves_source_running(without_limits: OciRuntime, test_image: str) -> None:
     async with without_limits.scope(SandboxSpec(test_image)) as sandbox:
         await sandbox.write_file("/tmp/kept", b"1")
         fork = await sandbox.fork()
@@ -83,7 +83,7 @@ async def test_a_copy_that_fails_leaves_the_source_at_work(without_limits: OciRu
         assert await living(without_limits) == {sandbox.id}
 
 
-async def test_what_cannot_be_removed_now_is_the_reapers(without_limits: OciRuntime, test_image: str) -> None:
+async def test_undeletable_sandbox_is_left_to_reaper(without_limits: OciRuntime, test_image: str) -> None:
     sandbox = await without_limits.create(SandboxSpec(test_image))
     held = without_limits._files.sandbox_dir(sandbox.id) / "upper" / "held"
     held.mkdir()
@@ -98,7 +98,7 @@ async def test_what_cannot_be_removed_now_is_the_reapers(without_limits: OciRunt
     assert without_limits._files.names() == set()
 
 
-async def test_what_is_copied_is_of_one_moment(runtime: Runtime, test_image: str) -> None:
+async def test_fork_copies_files_of_one_moment(runtime: Runtime, test_image: str) -> None:
     """A writer that puts each number into one file, and then into another."""
     count = "i=0; while :; do i=$((i+1)); echo $i > x; mv x first; echo $i > x; mv x second; done"
     async with runtime.scope(SandboxSpec(test_image, workdir="/tmp")) as sandbox:
@@ -116,7 +116,7 @@ async def test_what_is_copied_is_of_one_moment(runtime: Runtime, test_image: str
         await counting
 
 
-async def test_a_fork_bomb_stands_still_and_is_copied(runtime: Runtime, test_image: str) -> None:
+async def test_fork_bomb_is_frozen_and_copied(runtime: Runtime, test_image: str) -> None:
     async with runtime.scope(SandboxSpec(test_image, limits=SandboxLimits(pids=64))) as sandbox:
         bomb = asyncio.create_task(
             sandbox.exec(["sh", "-c", "f() { f & f & }; echo > /tmp/begun; f"], timeout_s=LONG_S)
@@ -130,7 +130,7 @@ async def test_a_fork_bomb_stands_still_and_is_copied(runtime: Runtime, test_ima
         assert await at_work(sandbox)
 
 
-async def test_limits_hold_for_a_fork(runtime: Runtime, test_image: str) -> None:
+async def test_fork_has_the_limits_of_its_source(runtime: Runtime, test_image: str) -> None:
     limits = SandboxLimits(memory_mib=128, pids=32, open_files=64)
     async with runtime.scope(SandboxSpec(test_image, limits=limits)) as sandbox:
         fork = await sandbox.fork()
@@ -143,7 +143,7 @@ async def test_limits_hold_for_a_fork(runtime: Runtime, test_image: str) -> None
         assert await at_work(sandbox)
 
 
-async def test_a_full_disk_is_copied_and_the_copy_has_room_of_its_own(oci_runtime: OciRuntime, test_image: str) -> None:
+async def test_fork_of_full_disk_has_own_quota(oci_runtime: OciRuntime, test_image: str) -> None:
     full = ["dd", "if=/dev/urandom", "of=/big", "bs=1048576", "count=64"]
     async with oci_runtime.scope(SandboxSpec(test_image, limits=SandboxLimits(disk_mib=32))) as sandbox:
         assert (await sandbox.exec(full, timeout_s=WAIT_S)).exit_code == 1
@@ -158,7 +158,7 @@ async def test_a_full_disk_is_copied_and_the_copy_has_room_of_its_own(oci_runtim
         await fork.remove()
 
 
-async def test_what_has_ended_can_still_be_looked_into(runtime: Runtime, test_image: str, state_dir: Path) -> None:
+async def test_snapshot_of_ended_sandbox_succeeds(runtime: Runtime, test_image: str, state_dir: Path) -> None:
     async with runtime.scope(SandboxSpec(test_image)) as sandbox:
         await sandbox.write_file("/tmp/kept", b"1")
         assert isinstance(runtime, DockerRuntime | OciRuntime)
@@ -170,7 +170,7 @@ async def test_what_has_ended_can_still_be_looked_into(runtime: Runtime, test_im
 @pytest.mark.parametrize(
     "spoil", ["rm -r /srv/here", "rmdir /srv/here; echo > /srv/here", "mv /srv /x; ln -s /.farm /srv"]
 )
-async def test_files_that_no_sandbox_starts_on_are_told_as_such(runtime: Runtime, test_image: str, spoil: str) -> None:
+async def test_fork_of_unbootable_files_is_snapshot_error(runtime: Runtime, test_image: str, spoil: str) -> None:
     async with runtime.scope(SandboxSpec(test_image, workdir="/srv/here")) as sandbox:
         assert (await sandbox.exec(["sh", "-c", spoil], cwd="/", timeout_s=WAIT_S)).exit_code == 0
         with pytest.raises(SnapshotError, match=r"on copied files: .*/srv/here"):
@@ -179,7 +179,7 @@ async def test_files_that_no_sandbox_starts_on_are_told_as_such(runtime: Runtime
         assert text(await sandbox.exec(["echo", "on"], cwd="/", timeout_s=WAIT_S)) == "on\n"
 
 
-async def test_a_copied_place_to_work_in_that_leads_elsewhere_stays_inside(runtime: Runtime, test_image: str) -> None:
+async def test_symlinked_workdir_of_fork_stays_inside(runtime: Runtime, test_image: str) -> None:
     spec = SandboxSpec(test_image, workdir="/srv/here")
     async with runtime.scope(spec) as sandbox:
         await sandbox.exec(["sh", "-c", "rmdir /srv/here; ln -s /proc/1/cwd /srv/here"], cwd="/", timeout_s=WAIT_S)
@@ -192,7 +192,7 @@ async def test_a_copied_place_to_work_in_that_leads_elsewhere_stays_inside(runti
 
 
 @pytest.mark.xdist_group("volumes")
-async def test_docker_does_not_pretend_to_copy_a_volume(
+async def test_docker_fork_with_volume_is_refused(
     docker_runtime: DockerRuntime, docker_client: docker.DockerClient, test_image: str
 ) -> None:
     with_volume = f"{test_image}-volume"
@@ -213,7 +213,7 @@ def snapshot_images(client: docker.DockerClient, state_dir: Path) -> set[str]:
     return {str(image.id) for image in client.images.list(all=True, filters={"label": labels})}
 
 
-async def test_images_of_snapshots_go_with_the_last_that_is_made_of_them(
+async def test_snapshot_image_stays_until_last_user_is_removed(
     docker_runtime: DockerRuntime, docker_client: docker.DockerClient, test_image: str, state_dir: Path
 ) -> None:
     async with docker_runtime.scope(SandboxSpec(test_image)) as sandbox:
@@ -230,7 +230,7 @@ async def test_images_of_snapshots_go_with_the_last_that_is_made_of_them(
         assert snapshot_images(docker_client, state_dir) == set()
 
 
-async def test_a_runtime_that_closes_leaves_no_snapshot(
+async def test_closed_runtime_leaves_no_snapshot(
     docker_client: docker.DockerClient, toolbox: Toolbox, state_dir: Path, test_image: str
 ) -> None:
     runtime = await DockerRuntime.open(state_dir=state_dir, toolbox=toolbox)
@@ -242,7 +242,7 @@ async def test_a_runtime_that_closes_leaves_no_snapshot(
     assert snapshot_images(docker_client, state_dir) == set()
 
 
-async def test_a_snapshot_removed_gives_its_place_back(oci_runtime: OciRuntime, test_image: str) -> None:
+async def test_removed_snapshot_frees_its_directory(oci_runtime: OciRuntime, test_image: str) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
         before = oci_runtime._files.names()
         async with await sandbox.snapshot() as snapshot:

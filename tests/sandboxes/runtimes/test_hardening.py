@@ -117,7 +117,7 @@ async def test_only_loopback_network_exists(sandbox: Sandbox) -> None:
     assert await run(sandbox, "sh", "-c", "cat /etc/resolv.conf || true") == ""
 
 
-async def test_nothing_of_the_host_is_in_reach(sandbox: Sandbox) -> None:
+async def test_host_information_is_not_reachable(sandbox: Sandbox) -> None:
     everything = await sandbox.exec(["find", "/", "-type", "s", "-o", "-type", "b"], timeout_s=WAIT_S)
     assert set(text(everything).split()) <= {"/.farm-run/sock"}
     for path in ("/proc/kcore", "/proc/kallsyms", "/proc/keys", "/proc/timer_list"):

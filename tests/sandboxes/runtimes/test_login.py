@@ -37,7 +37,7 @@ echo noise >&2
         ("/own", "/a:/b", "/a:/b:/own"),
     ],
 )
-def test_a_login_puts_its_directories_before_the_path(own: str, login: str, path: str) -> None:
+def test_login_directories_come_first_in_path(own: str, login: str, path: str) -> None:
     assert joined_path(own, login) == path
 
 
@@ -45,7 +45,7 @@ paths = st.lists(st.sampled_from(["/a", "/b", "/c", "/usr/bin", "/bin"]), min_si
 
 
 @given(paths, paths)
-def test_no_directory_of_either_path_is_lost_or_twice(own: str, login: str) -> None:
+def test_joined_path_keeps_each_directory_once(own: str, login: str) -> None:
     joined = joined_path(own, login).split(":")
     assert sorted(joined) == sorted({*own.split(":"), *login.split(":")})
     assert [each for each in joined if each in own.split(":")] == own.split(":")
@@ -55,19 +55,19 @@ names = st.sampled_from(["PATH", "HOME", "TERM", "X", "BASH_FUNC_f%%", "a-b", "P
 
 
 @given(st.dictionaries(names, st.text(max_size=5)), st.dictionaries(names, st.text(max_size=5)))
-def test_what_is_set_stays(before: dict[str, str], after: dict[str, str]) -> None:
+def test_login_overrides_no_variable_except_path(before: dict[str, str], after: dict[str, str]) -> None:
     gained = added(before, after)
     assert not ({*gained} - {"PATH"}) & {*before}
     assert {*gained} <= {"PATH", "HOME", "X", "Y", *NON_INTERACTIVE}
 
 
-def test_a_login_that_adds_too_much_adds_nothing() -> None:
+def test_oversized_login_environment_adds_nothing() -> None:
     assert added({"PATH": "/bin"}, {"X": "x" * MAX_BYTES}) == NON_INTERACTIVE
     assert added({"PATH": "/bin"}, {f"X{number}": "" for number in range(MAX_VARIABLES)}) == NON_INTERACTIVE
 
 
 @given(st.binary(max_size=100))
-def test_any_bytes_are_some_environment(data: bytes) -> None:
+def test_any_bytes_parse_as_environment(data: bytes) -> None:
     assert all("=" not in name for name in parse(data))
 
 
@@ -88,7 +88,7 @@ async def shell(sandbox: Sandbox, command: str) -> str:
 
 
 @pytest.mark.docker
-async def test_shells_and_jobs_begin_with_what_a_login_sets(either_runtime: Runtime, image: str) -> None:
+async def test_shells_and_jobs_have_login_environment(either_runtime: Runtime, image: str) -> None:
     async with either_runtime.scope(SandboxSpec(image)) as sandbox:
         assert await shell(sandbox, ASK) == FOUND
         job = await sandbox.start_job(ASK, session="another")
@@ -99,7 +99,7 @@ async def test_shells_and_jobs_begin_with_what_a_login_sets(either_runtime: Runt
 
 
 @pytest.mark.docker
-async def test_what_one_sandbox_writes_into_its_profile_is_no_other_ones(oci_runtime: Runtime, image: str) -> None:
+async def test_written_profile_affects_no_other_sandbox(oci_runtime: Runtime, image: str) -> None:
     spec = SandboxSpec(image)
     async with oci_runtime.scope(spec) as first:
         await first.write_file("/root/.bashrc", b"export COUNT=stolen PATH=/evil\n")
@@ -115,7 +115,7 @@ async def test_what_one_sandbox_writes_into_its_profile_is_no_other_ones(oci_run
 @pytest.mark.parametrize(
     "profile", [b"exit 3", b"exec sleep 0", b"set -eu; $unset", b"(", b"trap 'exit' DEBUG", b"kill -9 $$"]
 )
-async def test_a_profile_that_breaks_off_leaves_shells_as_they_were(
+async def test_aborted_profile_leaves_shells_unchanged(
     oci_runtime: Runtime, docker_client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory, profile: bytes
 ) -> None:
     layers = [busybox_layer(tmp_path_factory.mktemp("programs")), Layer().file("etc/profile", profile)]

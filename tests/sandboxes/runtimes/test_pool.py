@@ -70,7 +70,7 @@ async def pool(fake: FakeRuntime) -> AsyncIterator[WarmPool]:
 # What is handed out
 
 
-async def test_without_a_want_nothing_is_done(fake: FakeRuntime) -> None:
+async def test_pool_without_reservation_starts_nothing(fake: FakeRuntime) -> None:
     pool = WarmPool(fake)
     async with pool.scope(SPEC):
         assert len(fake.sandboxes) == 1
@@ -79,7 +79,7 @@ async def test_without_a_want_nothing_is_done(fake: FakeRuntime) -> None:
     await pool.close()
 
 
-async def test_what_is_ready_is_handed_out_and_replaced(fake: FakeRuntime, pool: WarmPool) -> None:
+async def test_warm_sandbox_is_handed_out_and_replaced(fake: FakeRuntime, pool: WarmPool) -> None:
     before = set(fake.sandboxes)
     mine = SandboxSpec(IMAGE, labels={"run": "2"})
     async with pool.scope(mine) as sandbox:
@@ -99,22 +99,20 @@ async def test_what_is_ready_is_handed_out_and_replaced(fake: FakeRuntime, pool:
         replace(SPEC, egress=("example.org",)),
     ],
 )
-async def test_what_differs_in_more_than_labels_is_booted(
-    fake: FakeRuntime, pool: WarmPool, other: SandboxSpec
-) -> None:
+async def test_spec_differing_beyond_labels_is_booted(fake: FakeRuntime, pool: WarmPool, other: SandboxSpec) -> None:
     before = set(fake.sandboxes)
     async with pool.scope(other) as sandbox:
         assert sandbox.id not in before
         assert sandbox.spec == other
 
 
-async def test_the_order_of_variables_is_no_difference(fake: FakeRuntime) -> None:
+async def test_order_of_variables_does_not_matter(fake: FakeRuntime) -> None:
     async with pooled(fake, replace(SPEC, env={"A": "1", "B": "2"})) as pool:
         await (await pool.create(replace(SPEC, env={"B": "2", "A": "1"}))).remove()
         assert pool.handed_out == 1
 
 
-async def test_a_name_that_means_another_image_gets_that(
+async def test_moved_image_name_gets_new_image(
     fake: FakeRuntime, pool: WarmPool, images: dict[str, Mapping[str, bytes]]
 ) -> None:
     old = set(fake.sandboxes)
@@ -130,15 +128,13 @@ async def test_a_name_that_means_another_image_gets_that(
         assert pool.handed_out == 1
 
 
-async def test_a_name_that_means_nothing_any_more_is_told(
-    pool: WarmPool, images: dict[str, Mapping[str, bytes]]
-) -> None:
+async def test_removed_image_name_is_an_error(pool: WarmPool, images: dict[str, Mapping[str, bytes]]) -> None:
     del images[IMAGE]
     with pytest.raises(ImageError):
         await pool.create(SPEC)
 
 
-async def test_one_that_does_not_answer_is_passed_over_and_goes() -> None:
+async def test_dead_sandbox_is_skipped_and_removed() -> None:
     fake = FakeRuntime({IMAGE: FILES}, lifetimes=[1, None])
     async with pooled(fake, SPEC) as pool:
         dead, well = fake.sandboxes
@@ -148,7 +144,7 @@ async def test_one_that_does_not_answer_is_passed_over_and_goes() -> None:
             assert dead not in fake.sandboxes
 
 
-async def test_where_none_answers_one_is_booted() -> None:
+async def test_sandbox_is_booted_if_all_are_dead() -> None:
     fake = FakeRuntime({IMAGE: FILES}, lifetimes=[1, 1])
     async with pooled(fake, SPEC) as pool:
         dead = set(fake.sandboxes)
@@ -158,7 +154,7 @@ async def test_where_none_answers_one_is_booted() -> None:
             assert pool.handed_out == 0
 
 
-async def test_nonsense_is_refused_before_it_is_wanted(fake: FakeRuntime) -> None:
+async def test_invalid_spec_cannot_be_reserved(fake: FakeRuntime) -> None:
     pool = WarmPool(fake)
     with pytest.raises(SpecError), pool.reserve(SandboxSpec("")):
         pass
@@ -167,7 +163,7 @@ async def test_nonsense_is_refused_before_it_is_wanted(fake: FakeRuntime) -> Non
 # How many are kept
 
 
-async def test_wants_add_up_and_end(fake: FakeRuntime) -> None:
+async def test_reservations_add_up_and_end(fake: FakeRuntime) -> None:
     clock = Clock()
     pool = WarmPool(fake, shortage=lambda: "", clock=clock)
     with pool.reserve(SPEC):
@@ -188,7 +184,7 @@ async def test_wants_add_up_and_end(fake: FakeRuntime) -> None:
     await pool.close()
 
 
-async def test_where_the_machine_is_short_of_something_all_go_at_once(fake: FakeRuntime) -> None:
+async def test_shortage_removes_all_warm_sandboxes(fake: FakeRuntime) -> None:
     clock, shortage = Clock(), [""]
     pool = WarmPool(fake, shortage=lambda: shortage[0], clock=clock)
     with pool.reserve(SPEC, 2):
@@ -208,14 +204,14 @@ async def test_where_the_machine_is_short_of_something_all_go_at_once(fake: Fake
     await pool.close()
 
 
-async def test_what_is_pooled_lets_go_of_its_image(fake: FakeRuntime, pool: WarmPool) -> None:
+async def test_release_images_removes_warm_sandboxes(fake: FakeRuntime, pool: WarmPool) -> None:
     await pool.release_images()
     assert not fake.sandboxes
     await settled()
     assert pool.ready(SPEC) == 0, "its like would hold the image again"
 
 
-async def test_a_boot_that_fails_is_tried_again_ever_more_rarely() -> None:
+async def test_failed_boot_is_retried_with_backoff() -> None:
     clock = Clock()
     fake = FakeRuntime({IMAGE: FILES}, boot_errors=[BootError("no")] * 4)
     pool = WarmPool(fake, shortage=lambda: "", clock=clock)
@@ -238,7 +234,7 @@ async def test_a_boot_that_fails_is_tried_again_ever_more_rarely() -> None:
 # Under attack
 
 
-async def test_cancelled_at_every_step_nothing_is_lost(fake: FakeRuntime, pool: WarmPool) -> None:
+async def test_create_cancelled_at_any_step_loses_nothing(fake: FakeRuntime, pool: WarmPool) -> None:
     for steps in range(30):
         task = asyncio.create_task(pool.create(SPEC))
         for _ in range(steps):
@@ -279,7 +275,7 @@ async def churn(pool: WarmPool, spec: SandboxSpec, *, creates: int, rng: random.
     return through
 
 
-async def test_a_hundred_at_once_half_of_them_cancelled(fake: FakeRuntime) -> None:
+async def test_half_cancelled_creates_leave_no_fake_sandboxes(fake: FakeRuntime) -> None:
     files = {**FILES, "/tmp/": b""}
     fake = FakeRuntime({IMAGE: files})
     async with pooled(fake, SPEC, count=5) as pool:
@@ -301,7 +297,7 @@ class TestOci:
         async with pooled(oci_runtime, spec) as pool:
             yield pool
 
-    async def test_a_hundred_at_once_half_of_them_cancelled(
+    async def test_half_cancelled_creates_leave_no_oci_sandboxes(
         self, oci_runtime: OciRuntime, pool: WarmPool, spec: SandboxSpec
     ) -> None:
         assert await churn(pool, spec, creates=100, rng=random.Random(2)) >= 50
@@ -309,7 +305,7 @@ class TestOci:
         await pool.close()
         assert await living(oci_runtime) == set()
 
-    async def test_one_that_is_handed_out_is_as_one_just_booted(
+    async def test_warm_sandbox_equals_freshly_booted_sandbox(
         self, oci_runtime: OciRuntime, pool: WarmPool, spec: SandboxSpec
     ) -> None:
         async with oci_runtime.scope(spec) as booted, pool.scope(spec) as warm:
@@ -317,7 +313,7 @@ class TestOci:
             await booted.shell(":", timeout_s=WAIT_S)  # whose shell begins with its first command
             assert await _all_of(warm) == await _all_of(booted)
 
-    async def test_one_that_was_killed_is_not_handed_out(
+    async def test_killed_warm_sandbox_is_not_handed_out(
         self, oci_runtime: OciRuntime, pool: WarmPool, spec: SandboxSpec
     ) -> None:
         dead = await living(oci_runtime)
@@ -331,7 +327,7 @@ class TestOci:
                 while dead & await living(oci_runtime):  # they go in their own time
                     pass
 
-    async def test_one_that_is_mute_is_not_handed_out(
+    async def test_stopped_warm_sandbox_is_not_handed_out(
         self, oci_runtime: OciRuntime, pool: WarmPool, spec: SandboxSpec
     ) -> None:
         mute = await living(oci_runtime)
@@ -340,7 +336,7 @@ class TestOci:
         async with pool.scope(spec) as sandbox:
             assert sandbox.id not in mute
 
-    async def test_an_image_that_is_removed_meanwhile(
+    async def test_create_after_image_removal_fails(
         self, oci_runtime: OciRuntime, docker_client: docker.DockerClient, spec: SandboxSpec
     ) -> None:
         name = f"{spec.image}-going"
@@ -354,7 +350,9 @@ class TestOci:
             await (await pool.create(going)).remove()
         docker_client.images.remove(name)
 
-    async def test_the_starters_death(self, oci_runtime: OciRuntime, pool: WarmPool, spec: SandboxSpec) -> None:
+    async def test_pool_survives_death_of_starter(
+        self, oci_runtime: OciRuntime, pool: WarmPool, spec: SandboxSpec
+    ) -> None:
         """What is ready is of use still, and for what comes next there is another."""
         (starter,) = _children("starter")
         os.kill(starter, signal.SIGKILL)
@@ -366,7 +364,7 @@ class TestOci:
 
 
 @pytest.mark.docker
-async def test_a_daemon_that_is_mute_keeps_nobody_from_what_is_ready(
+async def test_silent_daemon_does_not_block_warm_sandboxes(
     toolbox: Toolbox, state_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with docker_daemon({}) as address, contextlib.ExitStack() as images:
@@ -386,7 +384,7 @@ async def test_a_daemon_that_is_mute_keeps_nobody_from_what_is_ready(
 
 
 @pytest.mark.docker
-async def test_a_container_that_was_removed_is_not_handed_out(
+async def test_removed_container_is_not_handed_out(
     docker_client: docker.DockerClient, toolbox: Toolbox, state_dir: Path, test_image: str
 ) -> None:
     spec = SandboxSpec(test_image)

@@ -37,7 +37,7 @@ def closed_umask(nobodys_image: str) -> Iterator[None]:
 @needs_root
 @pytest.mark.usefixtures("closed_umask")
 @pytest.mark.parametrize("kind", [OciRuntime, DockerRuntime])
-async def test_a_closed_umask_here_closes_nothing_inside(
+async def test_restrictive_umask_does_not_affect_sandbox(
     kind: type[OciRuntime | DockerRuntime], nobodys_image: str, state_dir: Path
 ) -> None:
     runtime = await kind.open(state_dir=state_dir, toolbox=ensure_toolbox(state_dir))

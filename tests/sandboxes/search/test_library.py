@@ -45,14 +45,14 @@ async def names(library: IndexStore, index: Index, question: str) -> list[str]:
     return [hit.name for hit in hits]
 
 
-async def test_what_two_ask_for_at_once_is_made_once(library: IndexStore) -> None:
+async def test_concurrent_requests_share_one_build(library: IndexStore) -> None:
     files = sources(a=A, b=B)
     first, second = await asyncio.gather(library.index(files), library.index(list(reversed(files))))
     assert first is second
     assert await names(library, first, "remove cookies") == ["remove_cookie"]
 
 
-async def test_who_goes_away_leaves_the_making_to_the_others(library: IndexStore) -> None:
+async def test_cancelled_request_does_not_stop_shared_build(library: IndexStore) -> None:
     impatient = asyncio.create_task(library.index(sources(a=A)))
     patient = asyncio.create_task(library.index(sources(a=A)))
     await asyncio.sleep(0)
@@ -62,7 +62,7 @@ async def test_who_goes_away_leaves_the_making_to_the_others(library: IndexStore
         await impatient
 
 
-async def test_an_index_outlives_its_process(library: IndexStore, tmp_path: Path) -> None:
+async def test_index_outlives_its_process(library: IndexStore, tmp_path: Path) -> None:
     made = await library.index(sources(a=A))
     (path,) = (tmp_path / "search").iterdir()
     before = path.stat().st_ino
@@ -73,7 +73,7 @@ async def test_an_index_outlives_its_process(library: IndexStore, tmp_path: Path
     assert path.stat().st_ino == before
 
 
-async def test_other_content_or_another_embedder_is_another_index(tmp_path: Path) -> None:
+async def test_different_content_or_embedder_gives_different_index(tmp_path: Path) -> None:
     digests = set()
     for embedder in (NONE, "tests.support.sandboxes.searching:toy"):
         async with IndexStore(tmp_path / "search", embedder=embedder) as library:
@@ -83,7 +83,7 @@ async def test_other_content_or_another_embedder_is_another_index(tmp_path: Path
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense", b"\xff" * 1000])
-async def test_a_damaged_index_is_made_anew(library: IndexStore, tmp_path: Path, damage: bytes) -> None:
+async def test_damaged_index_is_rebuilt(library: IndexStore, tmp_path: Path, damage: bytes) -> None:
     await library.index(sources(a=A))
     (path,) = (tmp_path / "search").iterdir()
     path.write_bytes(damage)
@@ -91,7 +91,7 @@ async def test_a_damaged_index_is_made_anew(library: IndexStore, tmp_path: Path,
         assert await names(another, await another.index(sources(a=A)), "remove cookies") == ["remove_cookie"]
 
 
-async def test_indexes_that_were_used_least_recently_go(tmp_path: Path) -> None:
+async def test_least_recently_used_indexes_are_evicted(tmp_path: Path) -> None:
     async with IndexStore(tmp_path / "search", embedder=NONE) as library:
         made = [await library.index(sources(a=text)) for text in (A, B)]
         first, second = (tmp_path / "search" / f"{index.digest}.index" for index in made)
@@ -104,13 +104,13 @@ async def test_indexes_that_were_used_least_recently_go(tmp_path: Path) -> None:
     assert not second.exists()
 
 
-async def test_a_directory_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
+async def test_index_works_without_writable_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     async with IndexStore(tmp_path / "file" / "search", embedder=NONE) as library:
         assert await names(library, await library.index(sources(a=A)), "remove cookies") == ["remove_cookie"]
 
 
-async def test_text_that_brings_the_process_down_is_searched_unparsed() -> None:
+async def test_text_crashing_the_parser_is_searched_unparsed() -> None:
     """The embedder ``searching:fatal`` crashes at any definition of that name, as a faulty parser would."""
     async with IndexStore(None, embedder="tests.support.sandboxes.searching:fatal") as library:
         index = await library.index(sources(a=A, b="def poison():\n    pass\n"))
@@ -118,7 +118,7 @@ async def test_text_that_brings_the_process_down_is_searched_unparsed() -> None:
         assert await names(library, await library.index(sources(a=A)), "remove cookies") == ["remove_cookie"]
 
 
-async def test_a_file_that_takes_too_long_costs_no_other_its_names(library: IndexStore) -> None:
+async def test_slow_file_leaves_other_names_indexed(library: IndexStore) -> None:
     """TypeScript's grammar takes minutes over such text."""
     content = b"a<b," * 25_000
     slow = SourceFile("slow.ts", hashlib.sha256(content).digest(), content)
@@ -127,7 +127,7 @@ async def test_a_file_that_takes_too_long_costs_no_other_its_names(library: Inde
     assert await names(library, index, "join url") == ["join_url"]
 
 
-async def test_a_process_that_was_killed_is_replaced() -> None:
+async def test_killed_process_is_replaced() -> None:
     async with Workers(NONE, 1) as workers:
         built = await workers.build(sources(a=A), [])
         (process,) = workers._idle
@@ -137,7 +137,7 @@ async def test_a_process_that_was_killed_is_replaced() -> None:
 
 
 @needs_root
-async def test_the_process_that_reads_hostile_text_is_nobody_and_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_indexing_process_is_unprivileged_and_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARM_JOIN_TOKEN", "secret")
     async with Workers(NONE, 1) as workers:
         await workers.build(sources(a=A), [])
@@ -151,7 +151,7 @@ async def test_the_process_that_reads_hostile_text_is_nobody_and_holds_nothing(m
         assert os.readlink(place / "ns/net") != os.readlink("/proc/self/ns/net")
 
 
-async def test_an_index_that_lacks_all_definitions_is_not_kept(tmp_path: Path) -> None:
+async def test_index_without_definitions_is_not_stored(tmp_path: Path) -> None:
     async with IndexStore(tmp_path / "search", embedder="tests.support.sandboxes.searching:endless") as library:
         poor = await library.index(sources(a="def endless():\n    pass\n"))
         assert (poor.digest, await names(library, poor, "endless")) == ("", [""])
@@ -160,7 +160,7 @@ async def test_an_index_that_lacks_all_definitions_is_not_kept(tmp_path: Path) -
         assert (await library.index(sources(a=A))).digest
 
 
-def test_each_file_has_its_own_time() -> None:
+def test_each_file_has_its_own_cpu_limit() -> None:
     files = [SourceFile("a", b"", b"x" * size) for size in (10, 1 << 20, 10)]
     with mmap.mmap(-1, mmap.PAGESIZE) as progress:
         left = [signal.getitimer(signal.ITIMER_PROF)[0] for _ in with_progress(files, progress)]
@@ -169,7 +169,7 @@ def test_each_file_has_its_own_time() -> None:
     assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
 
 
-async def test_what_cannot_be_indexed_is_told() -> None:
+async def test_unindexable_files_raise_an_error() -> None:
     async with IndexStore(None, embedder="tests.support.sandboxes.searching:stubborn") as library:
         with pytest.raises(IndexingFailed, match="the indexing process fails on these files"):
             await library.index(sources(a=A))
@@ -177,13 +177,13 @@ async def test_what_cannot_be_indexed_is_told() -> None:
             await library.segments(sources(a=A), CpuBudget())
 
 
-async def test_an_embedder_that_is_not_there_is_told() -> None:
+async def test_missing_embedder_is_reported() -> None:
     with pytest.raises(RuntimeUnavailable, match="there is no embedder 'nowhere:nothing'"):
         async with IndexStore(None, embedder="nowhere:nothing"):
             pass
 
 
-async def test_of_those_that_wait_the_one_that_has_taken_least_is_next() -> None:
+async def test_waiter_with_least_used_cpu_is_next() -> None:
     turns, order = FairQueue(1), list[str]()
     greedy, modest = CpuBudget(), CpuBudget()
     greedy.take(10)
@@ -202,7 +202,7 @@ async def test_of_those_that_wait_the_one_that_has_taken_least_is_next() -> None
         pass
 
 
-async def test_a_turn_that_came_as_its_waiter_went_is_passed_on() -> None:
+async def test_turn_of_cancelled_waiter_is_passed_on() -> None:
     turns = FairQueue(1)
 
     async def take() -> None:
@@ -217,7 +217,7 @@ async def test_a_turn_that_came_as_its_waiter_went_is_passed_on() -> None:
     assert going.cancelled()
 
 
-def test_what_was_taken_is_forgotten_with_time() -> None:
+def test_cpu_budget_recovers_with_time() -> None:
     now = [0.0]
     allowance = CpuBudget(lambda: now[0])
     allowance.take(MOST_S)
@@ -230,7 +230,7 @@ def test_what_was_taken_is_forgotten_with_time() -> None:
     assert allowance.taken_s == 0
 
 
-async def test_who_has_used_up_its_allowance_gets_rough_indexes_of_its_own(library: IndexStore) -> None:
+async def test_spent_budget_gets_private_unparsed_indexes(library: IndexStore) -> None:
     spent = CpuBudget()
     spent.take(2 * MOST_S)
     own = await library.build_shared(sources(a=A), spent)
@@ -243,7 +243,7 @@ async def test_who_has_used_up_its_allowance_gets_rough_indexes_of_its_own(libra
     assert await library.build_shared(sources(a=A), spent) is others
 
 
-async def test_files_that_take_too_long_are_searched_unparsed_and_others_go_between() -> None:
+async def test_slow_files_are_searched_unparsed_after_others() -> None:
     """The embedder ``searching:endless`` never ends at a definition called ``endless``, as some parsers would."""
     hostile = CpuBudget()
     async with IndexStore(None, embedder="tests.support.sandboxes.searching:endless", processes=1) as library:

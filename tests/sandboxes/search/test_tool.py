@@ -60,7 +60,7 @@ async def faked(library: IndexStore) -> AsyncIterator[Hands]:
         yield Hands(sandbox, library)
 
 
-async def test_a_result_names_path_lines_and_definition_and_shows_how_it_begins(faked: Hands) -> None:
+async def test_result_shows_location_definition_and_first_lines(faked: Hands) -> None:
     result = await faked.search("how is a cookie removed?", limit=1)
     assert result.error_kind is None
     assert result.content == (
@@ -71,7 +71,7 @@ async def test_a_result_names_path_lines_and_definition_and_shows_how_it_begins(
     )
 
 
-async def test_the_same_question_has_the_same_answer(faked: Hands) -> None:
+async def test_repeated_query_returns_same_results(faked: Hands) -> None:
     first = await faked.search("cookie")
     assert [(await faked.search("cookie")).content for _ in range(3)] == [first.content] * 3
     at_once = await asyncio.gather(*(faked.search("cookie") for _ in range(4)))
@@ -87,7 +87,7 @@ async def test_the_same_question_has_the_same_answer(faked: Hands) -> None:
         (".", ["shop/sale.py:4-6", "notes.md:1-1"]),
     ],
 )
-async def test_a_path_narrows_the_search(faked: Hands, path: str | None, found: list[str]) -> None:
+async def test_path_argument_narrows_the_search(faked: Hands, path: str | None, found: list[str]) -> None:
     result = await faked.search("cookie", path=path)
     heads = [block.split("\n")[0].split("  ")[0] for block in result.content.split("\n\n")]
     assert heads == found
@@ -102,24 +102,24 @@ async def test_a_path_narrows_the_search(faked: Hands, path: str | None, found: 
         ({"query": "x", "path": "nowhere"}, "error: nowhere: no file there is indexed; use glob to see what there is"),
     ],
 )
-async def test_what_cannot_be_searched_is_told(faked: Hands, arguments: dict[str, Any], told: str) -> None:
+async def test_unsearchable_request_is_refused(faked: Hands, arguments: dict[str, Any], told: str) -> None:
     result = await faked.search(**arguments)
     assert result.error_kind is ToolErrorKind.REFUSED
     assert result.content == told
 
 
-async def test_nothing_found_is_no_error(faked: Hands) -> None:
+async def test_search_without_results_is_no_error(faked: Hands) -> None:
     result = await faked.search("zebra")
     assert (result.content, result.error_kind) == ("No results.", None)
 
 
-async def test_a_sandbox_without_a_place_to_work_is_not_searched(library: IndexStore) -> None:
+async def test_sandbox_without_workdir_is_not_searched(library: IndexStore) -> None:
     async with FakeRuntime({"image": {}}).scope(SandboxSpec("image")) as sandbox:
         result = await Hands(sandbox, library).search("cookie")
     assert result.content == "error: the working directory is /, which is no repository: use grep with a path"
 
 
-async def test_too_little_time_is_told_and_the_work_goes_on(faked: Hands) -> None:
+async def test_timeout_is_reported_while_indexing_continues(faked: Hands) -> None:
     hurried = await faked.search("cookie", timeout_s=0.001)
     assert hurried.timed_out
     assert hurried.error_kind is ToolErrorKind.TIMEOUT
@@ -127,7 +127,7 @@ async def test_too_little_time_is_told_and_the_work_goes_on(faked: Hands) -> Non
     assert (await faked.search("cookie")).content.startswith("shop/sale.py:4-6")
 
 
-async def test_a_long_definition_shows_its_beginning_and_a_long_line_its_start(faked: Hands) -> None:
+async def test_long_definitions_and_lines_are_shortened(faked: Hands) -> None:
     body = "".join(f"    x{number} = {number}\n" for number in range(30))
     await faked.sandbox.write_file("/repo/long.py", f"def zebra():  # {'z' * 300}\n{body}".encode())
     lines = (await faked.search("zebra")).content.split("\n")
@@ -146,7 +146,7 @@ async def test_no_result_is_longer_than_the_limit(library: IndexStore) -> None:
 
 
 @pytest.mark.docker
-async def test_it_finds_code_in_a_sandbox_and_sees_what_is_done_there(
+async def test_search_finds_code_and_later_changes(
     either_runtime: Runtime, test_image: str, library: IndexStore
 ) -> None:
     async with either_runtime.scope(SandboxSpec(test_image, workdir="/repo")) as sandbox:
@@ -162,7 +162,7 @@ async def test_it_finds_code_in_a_sandbox_and_sees_what_is_done_there(
 
 
 @pytest.mark.docker
-async def test_a_hostile_tree_harms_nobody(either_runtime: Runtime, test_image: str, library: IndexStore) -> None:
+async def test_hostile_tree_does_no_harm(either_runtime: Runtime, test_image: str, library: IndexStore) -> None:
     async with either_runtime.scope(SandboxSpec(test_image, workdir="/repo")) as sandbox:
         hands = Hands(sandbox, library)
         await sandbox.write_file("/repo/sale.py", SHOP.encode())

@@ -63,7 +63,7 @@ async def box(library: IndexStore) -> AsyncIterator[Box]:
         yield Box(sandbox, library)
 
 
-async def test_edits_new_files_and_removals_are_seen_at_the_next_look(box: Box) -> None:
+async def test_search_follows_edits_additions_and_removals(box: Box) -> None:
     assert await box.find("cookie") == [("a.py", "remove_cookie"), ("notes.txt", "")]
     await box.write("a.py", b"def eat_cookie():\n    pass\n")
     await box.write("new/c.py", b"def bake_cookie():\n    pass\n")
@@ -74,7 +74,7 @@ async def test_edits_new_files_and_removals_are_seen_at_the_next_look(box: Box) 
     assert await box.find("cookie") == [("a.py", "remove_cookie")]
 
 
-async def test_an_edit_in_the_same_moment_and_of_the_same_size_is_seen(box: Box) -> None:
+async def test_edit_with_same_time_and_size_is_noticed(box: Box) -> None:
     await box.write("a.py", b"def one():\n    pass\n")
     node = box.sandbox.files.node("/repo/a.py")
     assert await box.find("one two") == [("a.py", "one")]
@@ -83,7 +83,7 @@ async def test_an_edit_in_the_same_moment_and_of_the_same_size_is_seen(box: Box)
     assert await box.find("one two") == [("a.py", "two")]
 
 
-async def test_many_rounds_of_edits_leave_the_latest(box: Box) -> None:
+async def test_search_finds_latest_of_many_edits(box: Box) -> None:
     for number in range(40):
         await box.write(f"m{number % 20}.py", f"def cookie{number}(): pass\n".encode())
         found = await box.find(f"cookie{number}")
@@ -92,7 +92,7 @@ async def test_many_rounds_of_edits_leave_the_latest(box: Box) -> None:
     assert {name for _, name in await box.find("def cookie pass", within="m3.py")} == {"cookie23"}
 
 
-async def test_a_tree_that_is_exchanged_gets_an_index_of_its_own(box: Box) -> None:
+async def test_replaced_tree_gets_its_own_index(box: Box) -> None:
     await box.find("cookie")
     for number in range(80):
         await box.write(f"n{number}.py", f"def jar{number}(): return {number}\n".encode())
@@ -100,7 +100,7 @@ async def test_a_tree_that_is_exchanged_gets_an_index_of_its_own(box: Box) -> No
     assert ("a.py", "remove_cookie") in await box.find("cookie")
 
 
-async def test_a_look_that_was_cut_short_does_no_harm(box: Box) -> None:
+async def test_cancelled_refresh_does_no_harm(box: Box) -> None:
     for delay in (0, 1, 3, 10, 30):
         look = asyncio.create_task(box.view.refresh())
         for _ in range(delay):
@@ -111,7 +111,7 @@ async def test_a_look_that_was_cut_short_does_no_harm(box: Box) -> None:
     assert await box.find("cookie") == [("a.py", "remove_cookie"), ("notes.txt", "")]
 
 
-async def test_sandboxes_of_one_task_share_an_index_and_no_edits(library: IndexStore) -> None:
+async def test_sandboxes_share_index_but_not_edits(library: IndexStore) -> None:
     runtime = FakeRuntime({"image": FILES})
     spec = SandboxSpec("image", workdir="/repo")
     async with runtime.scope(spec) as one, runtime.scope(spec) as other:
@@ -124,7 +124,7 @@ async def test_sandboxes_of_one_task_share_an_index_and_no_edits(library: IndexS
         assert all(part.segment in index.segments for part in (await first.view.refresh()).parts[: len(index.segments)])
 
 
-async def test_forged_times_deceive_only_who_forges_them(library: IndexStore) -> None:
+async def test_forged_times_affect_only_the_forger(library: IndexStore) -> None:
     """A changed file that looks like the pristine one, in the very first sandbox that is searched."""
     runtime = FakeRuntime({"image": FILES})
     spec = SandboxSpec("image", workdir="/repo")
@@ -137,7 +137,7 @@ async def test_forged_times_deceive_only_who_forges_them(library: IndexStore) ->
         assert await honest.find("cookie") == [("a.py", "remove_cookie"), ("notes.txt", "")]
 
 
-async def test_junk_is_not_searched(box: Box) -> None:
+async def test_generated_binary_and_large_files_are_skipped(box: Box) -> None:
     line = b"cookie\n"
     for path in (".git/config", "node_modules/x/a.js", "a/__pycache__/x.py", "x.min.js", "x.png", "package-lock.json"):
         await box.write(path, line)
@@ -150,18 +150,18 @@ async def test_junk_is_not_searched(box: Box) -> None:
     assert await box.find("cookie") == [("a.py", "remove_cookie"), ("notes.txt", "")]
 
 
-async def test_names_and_bytes_that_are_no_text_are_searched_all_the_same(box: Box) -> None:
+async def test_undecodable_names_and_content_are_searched(box: Box) -> None:
     name = os.fsdecode(b"caf\xe9\n.py")
     await box.write(name, b"# caf\xe9\r\ndef gr\xc3\xbc\xc3\x9fe_jar(): pass\r\n")
     assert (await box.find("grüße"))[0] == (name, "grüße_jar")
 
 
-async def test_an_empty_tree_has_nothing_in_it(library: IndexStore) -> None:
+async def test_empty_tree_has_no_results(library: IndexStore) -> None:
     async with FakeRuntime({"image": {"/repo/": b""}}).scope(SandboxSpec("image", workdir="/repo")) as sandbox:
         assert await Box(sandbox, library).find("cookie") == []
 
 
-async def test_only_what_changed_is_read(box: Box) -> None:
+async def test_only_changed_files_are_read_again(box: Box) -> None:
     read = await _reads(box)
     assert sorted(read) == ["/repo/a.py", "/repo/lib/b.py", "/repo/notes.txt"]
     assert await _reads(box) == []
@@ -192,7 +192,7 @@ class Watched:
         return await self._sandbox.read_file(path, offset=offset, limit=limit)
 
 
-def test_of_too_many_files_sources_are_taken_first() -> None:
+def test_sources_come_first_among_too_many_files() -> None:
     from sandboxes.interface import FileEntry
 
     entries = [FileEntry(f"t{n}.txt", FileKind.FILE, 0o644, 10, 0) for n in range(MOST_FILES)]
@@ -206,7 +206,7 @@ ENDLESS = b"a<b,\n" * 20_000
 """Over which the grammar of TypeScript takes minutes: at each of these it might be an argument of types."""
 
 
-async def test_a_hostile_tree_keeps_nobody_else_waiting() -> None:
+async def test_hostile_tree_does_not_delay_others() -> None:
     spec = SandboxSpec("image", workdir="/repo")
     hostile = {**FILES, "/repo/evil.ts": ENDLESS}
     async with (
@@ -232,7 +232,7 @@ async def test_a_hostile_tree_keeps_nobody_else_waiting() -> None:
         assert evil.view._budget.taken_s > good.view._budget.taken_s
 
 
-async def test_who_took_too_much_is_still_answered_by_words(box: Box) -> None:
+async def test_spent_budget_still_searches_by_words(box: Box) -> None:
     await box.find("cookie")
     box.view._budget.take(2 * MOST_S)
     await box.write("a.py", b"def eat_cookie():\n    pass\n")
@@ -243,7 +243,7 @@ async def test_who_took_too_much_is_still_answered_by_words(box: Box) -> None:
     assert len(box.library.noted_indexes(f"{box.sandbox.image_digest} /repo")) == 1  # what it has now is nobody else's
 
 
-async def test_a_look_waits_for_what_one_before_it_began(box: Box) -> None:
+async def test_refresh_waits_for_earlier_build(box: Box) -> None:
     look = asyncio.create_task(box.view.refresh())
     assert await eventually(lambda: bool(box.library._builds))
     look.cancel()
@@ -255,7 +255,7 @@ async def test_a_look_waits_for_what_one_before_it_began(box: Box) -> None:
     assert index is not begun.task.result()
 
 
-async def test_the_loop_goes_on_while_a_tree_is_looked_at(box: Box) -> None:
+async def test_tree_comparison_does_not_block_event_loop(box: Box) -> None:
     """Of two hundred thousand files the comparison alone would take the loop's time for long."""
     await box.view.refresh()
     threads = set[int]()

@@ -74,7 +74,7 @@ EDIT = "str_replace_based_edit_tool"
         ("submit", '{"answer": 42}', "bad_arguments", '"answer" is not an argument of this tool'),
     ],
 )
-async def test_a_malformed_call_names_its_fault(name: str, arguments: str, kind: str, told: str) -> None:
+async def test_malformed_call_error_names_the_cause(name: str, arguments: str, kind: str, told: str) -> None:
     result = await Toolset.of().call(NOWHERE, name, arguments, timeout_s=1)
     assert result.error_kind == kind
     assert told in result.content
@@ -89,7 +89,8 @@ async def test_a_malformed_call_names_its_fault(name: str, arguments: str, kind:
         ({str(number): 1 for number in range(700)}, "error: an object has 700 keys; none here takes more than 32"),
     ],
 )
-async def test_a_wrong_key_inside_a_list_is_named_and_thousands_are_not_looked_at(todo: Any, told: str) -> None:
+async def test_first_wrong_key_in_list_is_named(todo: Any, told: str) -> None:
+    """The error comes from the first item; later items are not checked."""
     asked = json.dumps({"todos": [todo] * 500})
     result = await Toolset.of(["claude-code"]).call(NOWHERE, "TodoWrite", asked, timeout_s=1)
     assert result.content.startswith(told)
@@ -98,7 +99,7 @@ async def test_a_wrong_key_inside_a_list_is_named_and_thousands_are_not_looked_a
 
 @settings(deadline=None)
 @given(st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists))
-async def test_no_text_makes_a_call_raise(value: Any) -> None:
+async def test_invalid_arguments_return_an_error_result(value: Any) -> None:
     arguments = value if isinstance(value, str) else json.dumps(value)
     result = await Toolset.of().call(NOWHERE, "grep", arguments, timeout_s=1)
     assert result.error_kind in (ToolErrorKind.BAD_JSON, ToolErrorKind.BAD_ARGUMENTS)
@@ -110,7 +111,7 @@ values = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | s
 
 @settings(deadline=None)
 @given(st.sampled_from([BashInput, EditInput, GrepInput, GlobInput]), st.dictionaries(keys, values, max_size=4))
-def test_any_object_parses_or_is_malformed(model: type[BaseModel], value: dict[str, Any]) -> None:
+def test_any_object_is_parsed_or_refused(model: type[BaseModel], value: dict[str, Any]) -> None:
     try:
         parsed: BaseModel | None = parse_arguments(model, json.dumps(value))
     except MalformedCall:
@@ -130,7 +131,7 @@ def test_any_object_parses_or_is_malformed(model: type[BaseModel], value: dict[s
 @example('{"a": ' + "[" * 99 + "]" * 99 + "}")
 @example('{"a": 1, "b": 2, "a": "\\ud83d\\ude00"}')
 @example('{"a": -0, "b": 1e400, "c": 123456789012345678901234567890}')
-def test_json_is_what_the_standard_library_takes_for_it(text: str) -> None:
+def test_json_is_parsed_like_the_standard_library(text: str) -> None:
     class Anything(BaseModel):
         model_config = ConfigDict(extra="allow")
 
@@ -148,14 +149,14 @@ def test_json_is_what_the_standard_library_takes_for_it(text: str) -> None:
         assert parsed == {key: value for key, value in given.items() if value is not None}
 
 
-async def test_submit_ends_the_work() -> None:
+async def test_submit_call_is_done() -> None:
     for arguments in ("", "{}", " "):
         result = await Toolset.of().call(NOWHERE, "submit", arguments, timeout_s=1)
         assert result.done
         assert result.error_kind is None
 
 
-def test_the_schemas_are_stable() -> None:
+def test_schemas_have_fixed_names_and_arguments() -> None:
     shapes = {
         schema["function"]["name"]: (
             list(schema["function"]["parameters"]["properties"]),
@@ -181,7 +182,7 @@ def test_the_schemas_are_stable() -> None:
     }
 
 
-def test_the_schemas_hold_what_every_engine_takes() -> None:
+def test_schemas_use_only_widely_supported_keywords() -> None:
     for schema in Toolset.of().schemas():
         assert schema["type"] == "function"
         parameters = schema["function"]["parameters"]
@@ -193,7 +194,7 @@ def test_the_schemas_hold_what_every_engine_takes() -> None:
             assert not {"title", "anyOf", "$ref"} & set(value)
 
 
-def test_a_schema_is_made_once_and_is_the_callers_own() -> None:
+def test_schema_is_built_once_and_copied_for_callers() -> None:
     made = []
 
     class Input(BaseModel):
@@ -210,7 +211,7 @@ def test_a_schema_is_made_once_and_is_the_callers_own() -> None:
     assert made == [Input]
 
 
-def test_a_part_of_the_pack_and_a_name_that_is_not_in_it() -> None:
+def test_toolset_orders_tools_and_refuses_invalid_options() -> None:
     assert Toolset.of(["submit", "bash"]).names == ("bash", "submit")
     with pytest.raises(SpecError, match=r"gerp.*did you mean grep"):
         Toolset.of(["gerp"])

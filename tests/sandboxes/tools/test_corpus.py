@@ -55,19 +55,19 @@ async def replay(pack: str, case: dict[str, Any], runtime: Runtime, image: str, 
 
 
 @named([(pack, case) for pack, case in CASES if not case.get("programs")])
-async def test_in_the_fake_sandbox(pack: str, case: dict[str, Any], library: IndexStore) -> None:
+async def test_corpus_replays_in_fake_sandbox(pack: str, case: dict[str, Any], library: IndexStore) -> None:
     await replay(pack, case, FakeRuntime({"image": {"/repo/": b""}}), "image", library)
 
 
 @pytest.mark.docker
 @named(CASES)
-async def test_in_a_real_sandbox(
+async def test_corpus_replays_in_docker_sandbox(
     pack: str, case: dict[str, Any], docker_runtime: Runtime, test_image: str, library: IndexStore
 ) -> None:
     await replay(pack, case, docker_runtime, test_image, library)
 
 
 @pytest.mark.parametrize("pack", PACKS)
-def test_each_tool_of_a_pack_is_in_its_corpus(pack: str) -> None:
+def test_every_tool_of_pack_has_corpus_case(pack: str) -> None:
     called = {call["tool"] for case in CORPORA[pack] for call in case["calls"]}
     assert set(PACKS[pack].tools) <= called

@@ -44,13 +44,13 @@ def rows_of(text: str) -> list[tuple[str, str]]:
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 @example(b"\xef\xbb\xbfcaf\xe9\r\n\x00")
-def test_any_bytes_come_back_as_they_were(data: bytes) -> None:
+def test_any_bytes_survive_decoding_and_encoding(data: bytes) -> None:
     assert encode(decode(data)) == data
 
 
 @settings(deadline=None)
 @given(texts())
-def test_lines_are_the_bodies_of_the_rows(text: str) -> None:
+def test_lines_equal_rows_without_line_ends(text: str) -> None:
     lines = lines_of(text)
     assert lines == [body for body, _ in rows_of(text.removeprefix("\ufeff"))]
     assert count_lines(text) == len(lines)
@@ -58,7 +58,7 @@ def test_lines_are_the_bodies_of_the_rows(text: str) -> None:
 
 @settings(deadline=None)
 @given(texts(), st.data(), st.integers(0, 3))
-def test_the_lines_around_an_edit_are_those_of_the_whole(text: str, data: st.DataObject, margin: int) -> None:
+def test_lines_around_edit_match_whole_text(text: str, data: st.DataObject, margin: int) -> None:
     old, new = data.draw(st.text("ab \n", min_size=1, max_size=3)), data.draw(st.text("abc\n", max_size=5))
     row = data.draw(st.integers(0, len(lines_of(text))))
     edits: tuple[Callable[[], EditedText], ...] = (
@@ -77,7 +77,7 @@ def test_the_lines_around_an_edit_are_those_of_the_whole(text: str, data: st.Dat
 
 @settings(deadline=None)
 @given(texts(ends=("\n",)), st.text("ab \n", min_size=1, max_size=4), st.text("abc \n\r", max_size=5))
-def test_with_plain_line_ends_it_is_the_replacement_of_strings(text: str, old: str, new: str) -> None:
+def test_replace_with_plain_line_ends_equals_string_replacement(text: str, old: str, new: str) -> None:
     places = [i for i in range(len(text)) if text.startswith(old, i)]
     if len(places) == 1 and old != new:
         edited = replace(text, old, new)
@@ -91,7 +91,7 @@ def test_with_plain_line_ends_it_is_the_replacement_of_strings(text: str, old: s
 
 @settings(deadline=None)
 @given(texts(), st.text("ab \n", min_size=1, max_size=4), st.text("abc\n", max_size=5))
-def test_with_mixed_line_ends_all_but_the_place_keeps_its_bytes(text: str, old: str, new: str) -> None:
+def test_replace_keeps_mixed_line_ends_elsewhere(text: str, old: str, new: str) -> None:
     flat = text.replace("\r\n", "\n")
     places = [i for i in range(len(flat)) if flat.startswith(old, i)]
     if len(places) != 1 or old == new:
@@ -131,7 +131,7 @@ def replaced_everywhere(text: str, old: str, new: str) -> tuple[str, int]:
 @given(texts(), st.text("ab \n", min_size=1, max_size=3), st.text("abc\n", max_size=5))
 @example("aaaa\r\n", "aa", "a")
 @example("a\n", "a", "\n")
-def test_everywhere_is_every_place_from_the_left(text: str, old: str, new: str) -> None:
+def test_replace_everywhere_goes_from_left_to_right(text: str, old: str, new: str) -> None:
     expected, places = replaced_everywhere(text, old, new)
     if not places or old == new:
         with pytest.raises(EditRefused):
@@ -150,7 +150,7 @@ changes = st.builds(Replacement, st.text("ab \n", max_size=3), st.text("abc\n", 
 
 @settings(deadline=None)
 @given(texts(), st.lists(changes, max_size=4))
-def test_several_edits_are_one_after_the_other_or_none(text: str, asked: list[Replacement]) -> None:
+def test_several_edits_apply_in_order_or_none(text: str, asked: list[Replacement]) -> None:
     expected, places, why = text, 0, ""
     for change in asked:
         try:
@@ -172,26 +172,26 @@ def test_several_edits_are_one_after_the_other_or_none(text: str, asked: list[Re
 
 
 @pytest.mark.parametrize(("old", "new"), [("a", "b" * 100_000), ("a", "")])
-def test_an_edit_of_too_many_places_is_refused_before_it_is_made(old: str, new: str) -> None:
+def test_edit_of_too_many_places_is_refused(old: str, new: str) -> None:
     with pytest.raises(EditRefused, match="200,000 places are too many"):
         replace("a" * 200_000, old, new, everywhere=True)
 
 
 @pytest.mark.parametrize("text", ["a\r\n" * 1000 + "x" * 2**20, "a" * 60_000], ids=["large", "many places"])
-def test_edits_that_would_hold_the_node_for_minutes_are_refused_all_of_them(text: str) -> None:
+def test_edits_needing_minutes_are_all_refused(text: str) -> None:
     changes = [Replacement("a", "aa", everywhere=True), Replacement("aa", "a", everywhere=True)] * 500
     with pytest.raises(EditRefused, match="of 1000, so none was made: the edits are too many for a file of this size"):
         replace_each(text, changes)
 
 
-def test_a_refusal_calls_things_as_the_policy_does() -> None:
+def test_refusal_uses_argument_names_of_tool() -> None:
     with pytest.raises(EditRefused, match=r"^edit 2 of 2, so none was made: old_string does not occur"):
         replace_each("a\n", [Replacement("a", "b"), Replacement("a", "c")], names=("old_string", "new_string"))
 
 
 @settings(deadline=None)
 @given(texts(), st.integers(-1, 10), st.lists(bodies, min_size=1, max_size=3), st.booleans())
-def test_insert_puts_whole_lines_between_untouched_ones(text: str, at: int, added: list[str], ended: bool) -> None:
+def test_insert_adds_lines_and_changes_no_others(text: str, at: int, added: list[str], ended: bool) -> None:
     addition = "\n".join(added) + "\n" * ended
     before = rows_of(text.removeprefix("\ufeff"))
     if not 0 <= at <= len(before):
@@ -239,14 +239,14 @@ def test_insert_puts_whole_lines_between_untouched_ones(text: str, at: int, adde
         ("\ufeffcaf\udce9 one\n", "caf two one", "\\xe9"),
     ],
 )
-def test_a_refusal_says_what_to_do(text: str, old: str, told: str) -> None:
+def test_refusal_names_the_remedy(text: str, old: str, told: str) -> None:
     with pytest.raises(EditRefused) as refusal:
         replace(text, old, "a = 1")
     assert told in str(refusal.value)
     str(refusal.value).encode()
 
 
-def test_refusing_a_huge_file_costs_little_work() -> None:
+def test_refusal_in_huge_file_is_cheap() -> None:
     text = "the same words over and over again in a line\n" * 150_000
     with pytest.raises(EditRefused, match="does not occur"):
         replace(text, "the same words over and over, again\n" * 50, "")

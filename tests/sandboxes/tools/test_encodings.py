@@ -15,7 +15,7 @@ from sandboxes.tools.actions.encodings import decoded, encoded
 
 @settings(deadline=None)
 @given(st.one_of(st.binary(max_size=100), st.binary(max_size=60).map(lambda data: b"# coding: gbk\n" + data)))
-def test_any_bytes_come_back_as_they_were(data: bytes) -> None:
+def test_any_bytes_survive_decoding_and_encoding(data: bytes) -> None:
     assert encoded(*decoded(data)) == data
 
 
@@ -32,7 +32,7 @@ def test_any_bytes_come_back_as_they_were(data: bytes) -> None:
         (b"# coding: idna\ncaf\xe9\n", "latin-1"),
     ],
 )
-def test_the_encoding_is_what_the_file_says_or_what_is_likely(data: bytes, encoding: str) -> None:
+def test_encoding_is_declared_or_guessed(data: bytes, encoding: str) -> None:
     assert decoded(data)[1] == encoding
 
 
@@ -47,35 +47,35 @@ LATIN = b"caf\xe9 = 1\nx = 2\n"
 
 
 @pytest.mark.parametrize(("old", "new"), [("x = 2", "x = 'é'"), ("café = 1", "é = 1")])
-async def test_an_edit_of_a_latin_1_file_is_latin_1(old: str, new: str) -> None:
+async def test_edit_keeps_latin_1_encoding(old: str, new: str) -> None:
     _, left = await called(LATIN, "claude-code", "Edit", file_path="a.py", old_string=old, new_string=new)
     assert left == LATIN.replace(old.encode("latin-1"), new.encode("latin-1"))
 
 
-async def test_a_patch_of_a_latin_1_file_is_latin_1() -> None:
+async def test_patch_keeps_latin_1_encoding() -> None:
     patch = "*** Begin Patch\n*** Update File: a.py\n@@\n café = 1\n-x = 2\n+x = 'é'\n*** End Patch"
     _, left = await called(LATIN, "codex", "apply_patch", input=patch)
     assert left == b"caf\xe9 = 1\nx = '\xe9'\n"
 
 
-async def test_what_the_encoding_has_not_is_refused() -> None:
+async def test_character_outside_encoding_is_refused() -> None:
     said, left = await called(LATIN, "claude-code", "Edit", file_path="a.py", old_string="x = 2", new_string="x = '你'")
     assert "a.py: is no UTF-8 but reads as latin-1, which has no '你'" in said
     assert left == LATIN
 
 
-async def test_a_view_tells_the_encoding() -> None:
+async def test_view_names_the_encoding() -> None:
     said, _ = await called(LATIN, "claude-code", "Read", file_path="a.py")
     assert said == "     1\tcafé = 1\n     2\tx = 2\n[no UTF-8: read as latin-1]"
 
 
-async def test_where_bytes_cannot_be_named_a_refusal_says_so() -> None:
+async def test_refusal_explains_undecodable_bytes() -> None:
     mixed = "é\n".encode() + LATIN
     said, _ = await called(mixed, "claude-code", "Edit", file_path="a.py", old_string="café = 1", new_string="y")
     assert "bytes that are no UTF-8 are shown as \\x.. and cannot be given" in said
 
 
-async def test_no_edit_makes_a_file_that_no_editor_opens() -> None:
+async def test_edit_adding_nul_character_is_refused() -> None:
     for name, arguments in (
         ("Write", {"content": "a\0"}),
         ("Edit", {"old_string": "x = 2", "new_string": "\0"}),

@@ -21,20 +21,20 @@ LONG = 200_000
         f"apply_patch << '{'E' * LONG}",
     ],
 )
-def test_a_script_that_is_no_patch(script: str) -> None:
+def test_long_script_is_no_patch(script: str) -> None:
     assert parse_patch_call(["bash", "-lc", script]) is None
 
 
-def test_a_line_of_nothing_but_carriage_returns() -> None:
+def test_line_of_carriage_returns_is_empty() -> None:
     assert captured(Capture(b"\r" * 5 * LONG, b"", 0), None) == ""
 
 
 @pytest.mark.parametrize("pattern", ["é" + "[" * LONG, "é" + "[[:" * LONG, "[é" + "[:a" * LONG])
-def test_a_pattern_with_classes_that_do_not_end(pattern: str) -> None:
+def test_pattern_with_unclosed_classes_is_kept(pattern: str) -> None:
     assert as_bytes_too(pattern).endswith(pattern[1:])
 
 
-def test_a_name_that_is_not_there_among_very_many_that_resemble_it() -> None:
+def test_missing_name_among_many_similar_is_handled() -> None:
     beside = [f"{'a' * 150}{number:05}{'a' * 45}" for number in range(20 * LONG // 100)]
     assert nearest_names("a" * 199, beside) == []
     assert nearest_names("a" * 60, ["a" * 58 + "bb"] * LONG)

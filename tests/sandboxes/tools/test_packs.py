@@ -19,7 +19,7 @@ KINDS = [(pack.name, kind) for pack in PACKS.values() for kind in pack.makers]
 
 
 @pytest.mark.parametrize(("pack", "kind"), KINDS, ids=[f"{pack} {kind.name}" for pack, kind in KINDS])
-def test_a_schema_is_one_that_every_engine_takes(pack: str, kind: Any) -> None:
+def test_schema_is_valid_and_widely_supported(pack: str, kind: Any) -> None:
     told = described(kind, "openai")
     assert told["type"] == "function"
     assert 0 < len(told["function"]["description"]) < 700
@@ -44,7 +44,7 @@ def check(schema: dict[str, Any]) -> None:
         check(schema["items"])
 
 
-async def test_an_edit_is_taken_back_only_where_nothing_was_done_since() -> None:
+async def test_undo_requires_file_unchanged_since_edit() -> None:
     editor, tools = "str_replace_editor", Toolset.of(["swe-agent"])
 
     async def call(**arguments: Any) -> str:
@@ -116,12 +116,12 @@ PRIOR_USES = [
 
 
 @pytest.mark.parametrize(("pack", "name", "arguments"), PRIOR_USES)
-def test_what_a_product_documents_is_no_malformed_call(pack: str, name: str, arguments: dict[str, Any]) -> None:
+def test_documented_product_calls_are_well_formed(pack: str, name: str, arguments: dict[str, Any]) -> None:
     assert isinstance(Toolset.of([pack]).prepare(name, json.dumps(arguments)), PreparedCall)
 
 
 @pytest.mark.parametrize("pack", ARGUMENTS)
-def test_names_and_arguments_are_those_that_models_know(pack: str) -> None:
+def test_tool_and_argument_names_match_products(pack: str) -> None:
     found = {}
     for kind in PACKS[pack].makers:
         schema = described(kind, "json-schema")
@@ -131,7 +131,7 @@ def test_names_and_arguments_are_those_that_models_know(pack: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["openai", "json-schema", "anthropic"])
-def test_schemas_are_the_same_text_every_time(form: Any) -> None:
+def test_schemas_are_serialized_identically_each_time(form: Any) -> None:
     assert [json.dumps(described(kind, form)) for _, kind in KINDS] == [
         json.dumps(described(kind, form)) for _, kind in KINDS
     ]
@@ -148,7 +148,7 @@ def test_schemas_are_the_same_text_every_time(form: Any) -> None:
         (["Read", "claude-code", "Bash"], "claude-code", ("Bash", "Read")),
     ],
 )
-def test_words_choose_a_pack_and_tools_of_it(words: list[str], pack: str, tools: tuple[str, ...]) -> None:
+def test_tool_selection_gives_pack_and_tools(words: list[str], pack: str, tools: tuple[str, ...]) -> None:
     chosen = choose(words)
     assert (chosen.pack.name, chosen.tools) == (pack, tools)
 
@@ -170,14 +170,14 @@ def test_words_choose_a_pack_and_tools_of_it(words: list[str], pack: str, tools:
         (["-"], "no tool named ''"),
     ],
 )
-def test_words_that_choose_nothing_are_refused_with_the_nearest(words: list[str], told: str) -> None:
+def test_invalid_tool_selection_is_refused_with_hint(words: list[str], told: str) -> None:
     with pytest.raises(SpecError) as error:
         choose(words)
     assert told in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_without_a_library_nothing_is_searched_by_meaning() -> None:
+def test_codebase_search_needs_an_index_store() -> None:
     assert "codebase_search" not in Toolset.of().names
     assert "codebase_search" not in Toolset.of(["cursor"]).names
 
@@ -212,7 +212,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("pack", PACKS)
-def test_only_what_changes_nothing_runs_beside_others(pack: str) -> None:
+def test_only_reading_calls_run_concurrently(pack: str) -> None:
     toolset = Toolset.of([pack])
     written = {name for name in toolset.names if name in CALLS}
     beside = {name for name in written if toolset.prepare(name, json.dumps(CALLS[name])).reads_only}
@@ -220,7 +220,7 @@ def test_only_what_changes_nothing_runs_beside_others(pack: str) -> None:
     assert set(toolset.names) - written <= READERS[pack]
 
 
-def test_a_file_is_found_by_what_is_most_like_its_name() -> None:
+def test_files_are_ranked_by_similarity_of_name() -> None:
     paths = ["a/tool.py", "tool/b.py", "t/o/o/l.py", "c/mytool.py", "tool", "x.py"]
     assert closest(paths, "Tool") == ["tool", "a/tool.py", "c/mytool.py", "tool/b.py", "t/o/o/l.py"]
     assert closest([f"{i}/tool" for i in range(20)], "tool") == [f"{i}/tool" for i in range(10)]

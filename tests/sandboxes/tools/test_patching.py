@@ -52,7 +52,7 @@ async def after(sections: list[str]) -> tuple[ToolResult, dict[str, bytes]]:
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(sorted(SECTIONS)), min_size=1, unique=True))
-def test_what_a_patch_names_is_written_and_nothing_else(names: list[str]) -> None:
+def test_patch_changes_only_named_files(names: list[str]) -> None:
     result, left = asyncio.run(after([SECTIONS[name] for name in names]))
     assert result.error_kind is None
     expected: dict[str, bytes | None] = dict(TREE)
@@ -63,7 +63,7 @@ def test_what_a_patch_names_is_written_and_nothing_else(names: list[str]) -> Non
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(sorted(SECTIONS)), unique=True), st.sampled_from(FAULTS), st.integers(0, 5))
-def test_where_one_file_cannot_be_written_none_is(names: list[str], fault: str, at: int) -> None:
+def test_failed_write_leaves_all_files_unchanged(names: list[str], fault: str, at: int) -> None:
     sections = [SECTIONS[name] for name in names]
     result, left = asyncio.run(after([*sections[:at], fault, *sections[at:]]))
     assert result.error_kind is ToolErrorKind.REFUSED
@@ -71,7 +71,7 @@ def test_where_one_file_cannot_be_written_none_is(names: list[str], fault: str, 
     assert left == TREE
 
 
-async def test_a_file_that_moves_keeps_its_mode_and_a_link_that_goes_leaves_what_it_names() -> None:
+async def test_move_keeps_mode_and_delete_spares_link_target() -> None:
     async with fake().scope(SandboxSpec("image", workdir="/repo")) as sandbox:
         await sandbox.write_file("run.sh", b"x\n", executable=True)
         await sandbox.write_link("link", "a.txt")
@@ -85,7 +85,7 @@ async def test_a_file_that_moves_keeps_its_mode_and_a_link_that_goes_leaves_what
             await sandbox.stat("link")
 
 
-async def test_a_cancellation_leaves_all_of_a_patch_or_nothing() -> None:
+async def test_cancelled_patch_is_applied_completely_or_not() -> None:
     for turns in range(12):
         async with fake().scope(SandboxSpec("image", workdir="/repo")) as sandbox:
             running = asyncio.create_task(patched(sandbox, *SECTIONS.values()))
@@ -97,7 +97,7 @@ async def test_a_cancellation_leaves_all_of_a_patch_or_nothing() -> None:
             assert left == TREE or ("f.txt" in left and "d/c.txt" not in left and "b.txt" not in left)
 
 
-async def test_files_that_are_too_large_are_refused() -> None:
+async def test_too_large_files_are_refused() -> None:
     async with fake().scope(SandboxSpec("image", workdir="/repo")) as sandbox:
         await sandbox.write_file("large", b"x\n" * (5 << 20))
         result = await patched(sandbox, "*** Delete File: large")

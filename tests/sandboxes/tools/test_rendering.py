@@ -23,7 +23,7 @@ from sandboxes.tools.rendering import captured, clipped, fitting, printed, shown
         (b"\ttab\n", "\ttab\n"),
     ],
 )
-def test_what_a_program_printed_is_readable(data: bytes, text: str) -> None:
+def test_program_output_is_rendered_readable(data: bytes, text: str) -> None:
     assert printed(data) == text
 
 
@@ -41,13 +41,13 @@ def test_what_a_program_printed_is_readable(data: bytes, text: str) -> None:
         (b"\r\r", ""),
     ],
 )
-def test_of_a_line_that_is_overwritten_the_last_is_shown(data: bytes, text: str) -> None:
+def test_overwritten_line_shows_its_last_state(data: bytes, text: str) -> None:
     assert captured(Capture(data), None) == text
 
 
 @settings(deadline=None)
 @given(st.lists(st.text("ab\x1b[K", max_size=6), min_size=1, max_size=8))
-def test_overwriting_is_as_column_by_column(states: list[str]) -> None:
+def test_overwriting_works_column_by_column(states: list[str]) -> None:
     shown = list[str]()
     for state in states:
         plain = printed(state.encode())
@@ -59,7 +59,8 @@ def test_overwriting_is_as_column_by_column(states: list[str]) -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=300))
-def test_text_is_clean_and_no_longer_than_its_bytes(data: bytes) -> None:
+def test_rendered_text_is_clean_and_not_longer(data: bytes) -> None:
+    """The text has at most as many characters as the output has bytes."""
     for text in (printed(data), captured(Capture(data), None)):
         assert len(text) <= len(data)
         assert not any((ord(char) < 32 and char not in "\t\n") or 0x7F <= ord(char) < 0xA0 for char in text)
@@ -67,14 +68,14 @@ def test_text_is_clean_and_no_longer_than_its_bytes(data: bytes) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8", max_codepoint=0xFF)))
-def test_what_else_a_text_holds_changes_no_picture(text: str) -> None:
+def test_visible_renders_each_character_independently(text: str) -> None:
     assert visible(text + "…") == visible(text) + "…"
     assert visible(text) == "".join(map(visible, text))
 
 
 @settings(deadline=None)
 @given(st.text(min_size=1), st.integers(0, 400), st.integers(0, 400))
-def test_a_cut_character_is_dropped_whole(text: str, head: int, tail: int) -> None:
+def test_truncated_character_is_dropped(text: str, head: int, tail: int) -> None:
     data = text.encode()
     head = min(head, len(data))
     tail = min(tail, len(data) - head)
@@ -85,7 +86,7 @@ def test_a_cut_character_is_dropped_whole(text: str, head: int, tail: int) -> No
     assert f"{len(data) - head - tail:,} bytes elided; the full output, 64 MiB at most, is in /tmp/out" in shown
 
 
-def test_a_whole_capture_joins_its_halves_before_it_is_read() -> None:
+def test_capture_halves_are_joined_before_decoding() -> None:
     assert captured(Capture(b"caf\xc3", b"\xa9"), None) == "café"
 
 
@@ -99,7 +100,7 @@ def test_clipped_keeps_both_ends_within_the_limit(text: str, limit: int) -> None
 
 @settings(deadline=None)
 @given(st.lists(st.text(max_size=5)), st.integers(0, 40))
-def test_fitting_counts_whole_lines(lines: list[str], limit: int) -> None:
+def test_fitting_returns_number_of_complete_lines(lines: list[str], limit: int) -> None:
     count = fitting(lines, limit)
     assert sum(len(line) + 1 for line in lines[:count]) <= limit
     assert count == len(lines) or sum(len(line) + 1 for line in lines[: count + 1]) > limit
@@ -109,7 +110,7 @@ def test_fitting_counts_whole_lines(lines: list[str], limit: int) -> None:
     ("name", "shown"),
     [("a b.py", "a b.py"), (b"caf\xe9", "caf\\xe9"), ("line\nbreak\x1b[1m", "line␊break␛[1m"), ("\udcff", "\\xff")],
 )
-def test_a_file_name_is_one_line(name: str | bytes, shown: str) -> None:
+def test_file_name_is_shown_on_one_line(name: str | bytes, shown: str) -> None:
     assert shown_name(name) == shown
 
 
@@ -125,5 +126,5 @@ def test_a_file_name_is_one_line(name: str | bytes, shown: str) -> None:
         ("/*", "/", "/*"),
     ],
 )
-def test_an_absolute_pattern_begins_at_its_directory(pattern: str, directory: str, rest: str) -> None:
+def test_absolute_pattern_is_split_at_its_directory(pattern: str, directory: str, rest: str) -> None:
     assert split_pattern(pattern) == (directory, rest)

@@ -53,7 +53,7 @@ async def until_dead(hands: Hands, pattern: str) -> None:
             pass
 
 
-async def test_a_time_out_ends_the_whole_tree_and_says_so(hands: Hands) -> None:
+async def test_timeout_kills_process_tree_and_reports_it(hands: Hands) -> None:
     command = f"{BUSYBOX} setsid {BUSYBOX} sleep 4242 & cd /; X=1; {BUSYBOX} sleep 4242"
     result = await hands("bash", command=command, timeout_s=0.5)
     assert result.timed_out
@@ -66,7 +66,7 @@ async def test_a_time_out_ends_the_whole_tree_and_says_so(hands: Hands) -> None:
     await until_dead(hands, "[s]leep 4242")
 
 
-async def test_a_patch_that_fails_half_way_leaves_no_directories(hands: Hands) -> None:
+async def test_failed_patch_leaves_no_directories(hands: Hands) -> None:
     """The first file can be written; the second cannot, for its place is taken once there is the first."""
     await hands("bash", command="mkdir there; echo x > there/x")
     patches = Toolset.of(["codex"])
@@ -76,13 +76,13 @@ async def test_a_patch_that_fails_half_way_leaves_no_directories(hands: Hands) -
     assert (await hands("bash", command="find .")).content == ".\n./there\n./there/x\n[exit code 0]"
 
 
-async def test_the_callers_limit_holds_where_the_policy_asks_for_more(hands: Hands) -> None:
+async def test_callers_timeout_limits_the_policys_timeout(hands: Hands) -> None:
     result = await hands.within(0.3, "bash", command=f"{BUSYBOX} sleep 4242", timeout_s=600)
     assert result.timed_out
     assert "timed out after 0.3 s" in result.content
 
 
-async def test_long_output_keeps_both_ends_and_names_the_whole(hands: Hands) -> None:
+async def test_long_output_keeps_ends_and_names_file(hands: Hands) -> None:
     result = await hands("bash", command=f"{BUSYBOX} seq 200000")
     assert result.truncated
     assert result.exit_code == 0
@@ -99,7 +99,7 @@ async def test_long_output_keeps_both_ends_and_names_the_whole(hands: Hands) -> 
     assert await hands.sandbox.read_file(elided[2]) == whole
 
 
-async def test_a_document_of_megabytes_is_written_by_a_heredoc(hands: Hands) -> None:
+async def test_heredoc_writes_document_of_megabytes(hands: Hands) -> None:
     lines = "".join(f"line {n} of 'a' \"document\" $x `y` é\n" for n in range(80_000))
     written = await hands("bash", command=f"{BUSYBOX} cat > document <<'END'\n{lines}END\n{BUSYBOX} wc -l < document")
     assert written.content == "80000\n[exit code 0]"
@@ -107,14 +107,14 @@ async def test_a_document_of_megabytes_is_written_by_a_heredoc(hands: Hands) -> 
     assert len(lines) > 3_000_000
 
 
-async def test_calls_to_one_shell_take_their_turns(hands: Hands) -> None:
+async def test_concurrent_calls_to_one_shell_are_serialized(hands: Hands) -> None:
     results = await asyncio.gather(
         *(hands("bash", command=f"n=$(( ${{n:-0}} + 1 )); echo $n; : {i}") for i in range(8))
     )
     assert sorted(result.content for result in results) == [f"{n}\n[exit code 0]" for n in range(1, 9)]
 
 
-async def test_edits_of_one_file_lose_nothing(hands: Hands) -> None:
+async def test_concurrent_edits_of_one_file_all_apply(hands: Hands) -> None:
     await hands(EDIT, command="create", path="a.txt", file_text="top\n")
     results = await asyncio.gather(
         *(hands(EDIT, command="insert", path="a.txt", insert_line=1, insert_text=f"line {n}") for n in range(8))
@@ -125,14 +125,14 @@ async def test_edits_of_one_file_lose_nothing(hands: Hands) -> None:
     )
 
 
-async def test_an_edit_keeps_the_mode_and_the_link(hands: Hands) -> None:
+async def test_edit_keeps_file_mode_and_symlink(hands: Hands) -> None:
     await hands("bash", command=f"echo one > real; {BUSYBOX} chmod 755 real; {BUSYBOX} ln -s real link")
     assert (await hands(EDIT, command="str_replace", path="link", old_str="one", new_str="two")).error_kind is None
     shown = await hands("bash", command=f"{BUSYBOX} cat real; {BUSYBOX} stat -c %a real; {BUSYBOX} readlink link")
     assert shown.content == "two\n755\nreal\n[exit code 0]"
 
 
-async def test_no_link_leads_an_edit_out(either_runtime: Runtime, test_image: str, tmp_path: Path) -> None:
+async def test_edit_through_symlink_stays_in_sandbox(either_runtime: Runtime, test_image: str, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("of the host\n")
     async with either_runtime.scope(SandboxSpec(test_image, workdir="/repo")) as sandbox:
@@ -154,9 +154,7 @@ async def test_no_link_leads_an_edit_out(either_runtime: Runtime, test_image: st
 
 
 @pytest.mark.parametrize("command", ["true; exec sleep 1000", "setsid sleep 1000 & disown; sleep 1000 & sleep 1000"])
-async def test_a_job_is_on_a_terminal_under_either_runtime(
-    either_runtime: Runtime, test_image: str, command: str
-) -> None:
+async def test_job_has_terminal_under_either_runtime(either_runtime: Runtime, test_image: str, command: str) -> None:
     async with either_runtime.scope(SandboxSpec(test_image, workdir="/repo")) as sandbox:
         hands = Hands(sandbox, Toolset.of())
         asked = "test -t 0 -a -t 1 && read -p 'name? ' name && echo \"hello $name\" > /dev/tty"
@@ -170,9 +168,7 @@ async def test_a_job_is_on_a_terminal_under_either_runtime(
         await until_dead(hands, "[s]leep 1000")
 
 
-async def test_where_a_sandbox_has_taken_all_its_terminals_a_job_has_pipes(
-    oci_runtime: Runtime, test_image: str
-) -> None:
+async def test_job_without_free_terminal_uses_pipes(oci_runtime: Runtime, test_image: str) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image, workdir="/repo")) as sandbox:
         hands = Hands(sandbox, Toolset.of())
         await hands("bash", command="for i in {1..80}; do exec {fd}<>/dev/ptmx || break; done 2>/dev/null")
@@ -187,7 +183,7 @@ async def test_where_a_sandbox_has_taken_all_its_terminals_a_job_has_pipes(
 
 
 @pytest.mark.parametrize("command", ["view", "str_replace", "create"])
-async def test_what_is_no_file_is_refused_and_never_blocks(hands: Hands, command: str) -> None:
+async def test_special_file_is_refused_without_blocking(hands: Hands, command: str) -> None:
     await hands("bash", command=f"{BUSYBOX} mkfifo pipe; {BUSYBOX} ln -s /dev/zero zero")
     of_command: dict[str, dict[str, str]] = {
         "view": {},
@@ -200,7 +196,7 @@ async def test_what_is_no_file_is_refused_and_never_blocks(hands: Hands, command
         assert result.content.startswith(f"error: {path}")
 
 
-async def test_a_huge_file_is_refused_and_a_long_one_is_paged(hands: Hands) -> None:
+async def test_huge_file_is_refused_and_long_paged(hands: Hands) -> None:
     await hands(
         "bash", command=f"{BUSYBOX} yes 'a line' | {BUSYBOX} head -c 9000000 > huge; {BUSYBOX} seq 100000 > long"
     )
@@ -216,7 +212,7 @@ async def test_a_huge_file_is_refused_and_a_long_one_is_paged(hands: Hands) -> N
     assert rest.content == " 99999\t99999\n100000\t100000"
 
 
-async def test_bytes_that_are_no_text_shorten_the_page(hands: Hands) -> None:
+async def test_undecodable_bytes_shorten_the_page(hands: Hands) -> None:
     await hands.sandbox.write_file("mixed", (b"caf\xe9" * 5 + b"\n") * 2000 + "é\n".encode())
     page = await hands(EDIT, command="view", path="mixed")
     assert len(page.content) <= MAX_CHARS
@@ -226,7 +222,7 @@ async def test_bytes_that_are_no_text_shorten_the_page(hands: Hands) -> None:
     assert note == f"[lines {last + 1} to 2001 of 2001 are not shown: use view_range]"
 
 
-async def test_a_search_of_proc_ends(hands: Hands) -> None:
+async def test_search_of_proc_ends(hands: Hands) -> None:
     result = await hands.within(5, "grep", pattern="no such text anywhere", path="/proc")
     assert result.error_kind in (None, ToolErrorKind.TIMEOUT, ToolErrorKind.REFUSED)
     assert (await hands("bash", command="echo alive")).content == "alive\n[exit code 0]"
@@ -251,7 +247,7 @@ async def test_no_result_is_longer_than_the_limit(hands: Hands) -> None:
         assert 100 < len(result.content) <= 2000, name
 
 
-async def test_hostile_file_names_stay_on_their_lines(hands: Hands) -> None:
+async def test_hostile_file_names_are_shown_on_one_line(hands: Hands) -> None:
     for name in ("a\nb.py", "c\x1b[31m.py", os.fsdecode(b"caf\xe9.py"), "-rf.py"):
         await hands.sandbox.write_file(name, b"word\n")
     expected = "-rf.py\na␊b.py\nc␛[31m.py\ncaf\\xe9.py"
@@ -260,7 +256,7 @@ async def test_hostile_file_names_stay_on_their_lines(hands: Hands) -> None:
     assert (await hands(EDIT, command="view", path=".")).content == expected
 
 
-async def test_the_tools_need_nothing_of_the_image(docker_runtime: Runtime, scratch_image: str) -> None:
+async def test_tools_work_in_empty_image(docker_runtime: Runtime, scratch_image: str) -> None:
     async with docker_runtime.scope(SandboxSpec(scratch_image)) as sandbox:
         hands = Hands(sandbox, Toolset.of())
         assert (await hands(EDIT, command="create", path="/a/b.py", file_text="x = 1\n")).error_kind is None
@@ -274,7 +270,7 @@ async def test_the_tools_need_nothing_of_the_image(docker_runtime: Runtime, scra
         assert (await hands("bash", job=1, input="6\n", wait_s=20)).content.startswith("6\n42\n[job 1 ended")
 
 
-async def test_a_dead_sandbox_is_no_result() -> None:
+async def test_call_to_dead_sandbox_raises() -> None:
     runtime = FakeRuntime({"image": {}}, lifetimes=[1])
     async with runtime.scope(SandboxSpec("image")) as sandbox:
         hands = Hands(sandbox, Toolset.of())
@@ -285,7 +281,7 @@ async def test_a_dead_sandbox_is_no_result() -> None:
             await hands(EDIT, command="view", path="x")
 
 
-async def test_a_patch_that_names_one_file_by_two_paths_is_refused(hands: Hands) -> None:
+async def test_patch_naming_file_by_two_paths_is_refused(hands: Hands) -> None:
     tools = Hands(hands.sandbox, Toolset.of(["codex"]))
     await hands("bash", command=f"{BUSYBOX} mkdir d; echo 1 > d/real; {BUSYBOX} ln -s d/real l; {BUSYBOX} ln -s d s")
     for one, other in (("l", "d/real"), ("d/new", "s/new")):
@@ -297,7 +293,7 @@ async def test_a_patch_that_names_one_file_by_two_paths_is_refused(hands: Hands)
     assert await hands.sandbox.read_file("d/real") == b"1\n"
 
 
-async def test_a_call_that_timed_out_tells_whether_the_file_was_written(hands: Hands) -> None:
+async def test_timed_out_call_reports_if_file_was_written(hands: Hands) -> None:
     for number in range(20):
         text = f"{number}\n" * 500_000
         result = await hands.within(0.004 + 0.002 * number, EDIT, command="create", path="a.txt", file_text=text)
@@ -310,7 +306,7 @@ async def test_a_call_that_timed_out_tells_whether_the_file_was_written(hands: H
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "pipe"])
-async def test_a_search_of_what_never_ends_is_refused(hands: Hands, path: str) -> None:
+async def test_search_of_special_file_is_refused(hands: Hands, path: str) -> None:
     await hands("bash", command=f"{BUSYBOX} mkfifo pipe")
     result = await hands("grep", pattern="x", path=path)
     assert (result.content, result.error_kind) == (

@@ -49,7 +49,7 @@ NOWHERE = cast(Sandbox, object())
         ("", 'print("never run"); raise SystemExit(7)\n', None),
     ],
 )
-async def test_python_is_judged_by_its_own_interpreter(
+async def test_python_syntax_is_checked_by_sandbox_interpreter(
     sandbox: Sandbox, before: str | None, after: str, fault: str | None
 ) -> None:
     told = await new_syntax_error(sandbox, "src/it.py", before, after)
@@ -71,7 +71,9 @@ async def test_python_is_judged_by_its_own_interpreter(
         ("Makefile", "", "(", None),
     ],
 )
-async def test_data_is_judged_by_its_parser(path: str, before: str | None, after: str, fault: str | None) -> None:
+async def test_data_files_are_checked_by_their_parser(
+    path: str, before: str | None, after: str, fault: str | None
+) -> None:
     told = await new_syntax_error(NOWHERE, path, before, after)
     assert (told is None) == (fault is None), told
     assert fault is None or (told is not None and fault in told)
@@ -79,7 +81,7 @@ async def test_data_is_judged_by_its_parser(path: str, before: str | None, after
 
 @settings(deadline=None)
 @given(st.sampled_from(["a.json", "a.toml"]), st.text("[]{}\"',:=\\u0 1e.\n\ud800\udcff#", max_size=60))
-async def test_no_text_makes_a_parser_raise(path: str, text: str) -> None:
+async def test_syntax_check_never_raises(path: str, text: str) -> None:
     told = await new_syntax_error(NOWHERE, path, None, text)
     if path.endswith("json"):
         try:
@@ -92,7 +94,7 @@ async def test_no_text_makes_a_parser_raise(path: str, text: str) -> None:
 
 
 @pytest.mark.docker
-async def test_an_edit_that_breaks_a_file_says_so(oci_runtime: Runtime, test_image: str) -> None:
+async def test_edit_that_breaks_syntax_reports_it(oci_runtime: Runtime, test_image: str) -> None:
     files = FileActions(30_000, check_syntax=True)
     async with oci_runtime.scope(SandboxSpec(test_image, workdir="/repo")) as sandbox:
         made = await files.create(sandbox, "run.sh", "if true; then\n    echo yes\nfi\n", timeout_s=30)
@@ -106,7 +108,7 @@ async def test_an_edit_that_breaks_a_file_says_so(oci_runtime: Runtime, test_ima
         assert unjudged.content == "Created it.py: 1 line."
 
 
-async def test_where_no_interpreter_is_nothing_is_told() -> None:
+async def test_missing_interpreter_skips_syntax_check() -> None:
     async with FakeRuntime({"image": {}}).scope(SandboxSpec("image")) as sandbox:
         made = await FileActions(30_000, check_syntax=True).create(sandbox, "it.py", "def f(:\n", timeout_s=30)
         assert made.content == "Created it.py: 1 line."

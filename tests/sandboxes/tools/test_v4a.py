@@ -112,13 +112,13 @@ def written(sections: list[Section]) -> str:
 
 @settings(deadline=None)
 @given(edits())
-def test_a_hunk_of_the_whole_file_leads_to_the_edited_one(edit: Edit) -> None:
+def test_hunk_of_whole_file_gives_edited_file(edit: Edit) -> None:
     assert update(edit.text, [hunk(edit.lines())]) == edit.edited
 
 
 @settings(deadline=None)
 @given(edits(unique=True), st.integers(1, 3))
-def test_hunks_with_context_lead_to_the_edited_file(edit: Edit, context: int) -> None:
+def test_hunks_with_context_give_edited_file(edit: Edit, context: int) -> None:
     hunks = cut(edit.lines(), context)
     if all(any(sign != "+" for sign, _ in each.lines) for each in hunks):
         assert update(edit.text, hunks) == edit.edited
@@ -126,7 +126,7 @@ def test_hunks_with_context_lead_to_the_edited_file(edit: Edit, context: int) ->
 
 @settings(deadline=None)
 @given(edits(unique=True), st.lists(st.text(WHITE, max_size=2), min_size=48, max_size=48))
-def test_white_space_that_differs_around_old_lines_changes_nothing_else(edit: Edit, white: list[str]) -> None:
+def test_white_space_difference_in_old_lines_is_tolerated(edit: Edit, white: list[str]) -> None:
     lines = [
         (sign, text if sign == "+" else white[i % 48] + text + white[-i % 48])
         for i, (sign, text) in enumerate(edit.lines())
@@ -136,7 +136,7 @@ def test_white_space_that_differs_around_old_lines_changes_nothing_else(edit: Ed
 
 @settings(deadline=None)
 @given(edits(), edits())
-def test_what_a_patch_does_not_name_is_not_touched(one: Edit, other: Edit) -> None:
+def test_patch_leaves_unnamed_files_unchanged(one: Edit, other: Edit) -> None:
     texts = {"a": one.text, "b": other.text, "c": None}
     patch: list[Section] = [V4aUpdate("a", None, (hunk(one.lines()),)), V4aAdd("c", "new\n")]
     assert apply_patch(patch, texts) == {"a": one.edited, "c": "new\n"}
@@ -144,7 +144,7 @@ def test_what_a_patch_does_not_name_is_not_touched(one: Edit, other: Edit) -> No
 
 @settings(deadline=None)
 @given(edits(), st.sampled_from(["missing", "delete", "misfit"]))
-def test_where_one_section_does_not_apply_none_does(edit: Edit, trouble: str) -> None:
+def test_failing_section_applies_nothing(edit: Edit, trouble: str) -> None:
     last: dict[str, Section] = {
         "missing": V4aUpdate("no", None, (hunk([("-", "x")]),)),
         "delete": V4aDelete("no"),
@@ -183,7 +183,7 @@ def unnumbered(found: tuple[Section, ...]) -> list[Section]:
 
 @settings(deadline=None)
 @given(st.lists(sections, min_size=1, max_size=4))
-def test_what_is_written_is_read_as_it_was_meant(patch: list[Section]) -> None:
+def test_written_patch_is_parsed_unchanged(patch: list[Section]) -> None:
     assert unnumbered(parse_patch(written(patch))) == patch
 
 
@@ -196,7 +196,7 @@ pieces = st.sampled_from([f"*** {name}" for name in markers] + others)
 @given(st.lists(pieces | st.text(max_size=3), max_size=12), st.text(alphabet="a\n\r \ufeff\udcff", max_size=12))
 @example([], "")
 @example(["*** Update File: a", "@@", "-"], "a")
-def test_hostile_text_is_a_patch_that_applies_or_is_refused(lines: list[str], text: str) -> None:
+def test_hostile_patch_applies_or_is_refused(lines: list[str], text: str) -> None:
     for patch in ("\n".join(lines), "\n".join(["*** Begin Patch", *lines, "*** End Patch"])):
         try:
             found = parse_patch(patch)
@@ -224,9 +224,7 @@ few = st.lists(st.sampled_from(["a", "a ", " a", "", "'", "\u2019", "-\u00a0a", 
 
 @settings(deadline=None)
 @given(few, few.filter(bool), st.integers(0, 8), st.booleans())
-def test_lines_are_found_where_the_public_program_finds_them(
-    lines: list[str], wanted: list[str], start: int, at_end: bool
-) -> None:
+def test_lines_are_sought_like_public_program(lines: list[str], wanted: list[str], start: int, at_end: bool) -> None:
     assert _SearchableLines(lines).seek(wanted, start, at_end=at_end) == sought(lines, wanted, start, at_end)
 
 
@@ -256,7 +254,7 @@ APPLIED = {
 
 
 @pytest.mark.parametrize(("text", "body", "becomes"), APPLIED.values(), ids=APPLIED.keys())
-def test_it_is_applied_as_the_public_program_does(text: str, body: str, becomes: str) -> None:
+def test_patch_is_applied_like_public_program(text: str, body: str, becomes: str) -> None:
     (section,) = parse_patch(f"*** Begin Patch\n*** Update File: f\n{body}\n*** End Patch\n")
     assert isinstance(section, V4aUpdate)
     assert update(text, section.hunks) == becomes
@@ -285,7 +283,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("patch", "told"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_no_patch_is_named_by_its_line(patch: str, told: str) -> None:
+def test_malformed_patch_names_its_line(patch: str, told: str) -> None:
     with pytest.raises(V4aError) as error:
         parse_patch(patch)
     assert told in str(error.value)
@@ -313,19 +311,19 @@ MISFITS = {
 
 
 @pytest.mark.parametrize(("found", "told"), MISFITS.values(), ids=MISFITS.keys())
-def test_a_hunk_that_does_not_fit_is_named_with_the_nearest_lines(found: list[V4aHunk], told: str) -> None:
+def test_misfitting_hunk_names_nearest_lines(found: list[V4aHunk], told: str) -> None:
     with pytest.raises(EditRefused) as error:
         update("class Box:\n    def area(self, w, h):\n        return w * h\nx = 1\ny = 2\n", found)
     assert told in str(error.value)
 
 
-def test_a_heredoc_that_came_as_an_argument_is_unwrapped() -> None:
+def test_heredoc_argument_is_unwrapped() -> None:
     patch = "*** Begin Patch\n*** Delete File: a\n*** End Patch"
     for opening in ("<<EOF", "<<'EOF'", '<<"EOF"'):
         assert parse_patch(f"{opening}\n{patch}\nEOF\n") == (V4aDelete("a"),)
 
 
-def test_sections_apply_one_after_the_other() -> None:
+def test_sections_are_applied_in_order() -> None:
     patch: list[Section] = [
         V4aAdd("a", "one\n"),
         V4aUpdate("a", "b", (hunk([("-", "one"), ("+", "two")]),)),
@@ -334,7 +332,7 @@ def test_sections_apply_one_after_the_other() -> None:
     assert apply_patch(patch, {"a": None, "b": "old\n"}) == {"a": None, "b": "three\n"}
 
 
-def test_more_work_than_a_patch_is_worth_is_refused() -> None:
+def test_oversized_patch_is_refused() -> None:
     large = ("a" * 99 + "\n") * 10_000
     patch: list[Section] = [V4aUpdate("f", None, (hunk([(" ", "a" * 99)]),) * 10)]
     assert apply_patch(patch, {"f": large}) == {"f": large}

@@ -85,7 +85,7 @@ def result_body(*, code: int = 0, flags: int = 0, spill: bytes = b"", head: byte
     return struct.pack("<IBQ", code, flags, 1500) + protocol.blob(spill) + b"\0" + stdout + nothing
 
 
-def test_a_result_is_decoded() -> None:
+def test_result_is_decoded() -> None:
     result = protocol.exec_result(result_body(code=3, spill=b"/tmp/.farm-output/7", head=b"h", tail=b"t"), 10)
     assert (result.exit_code, result.spill, result.duration_s) == (3, "/tmp/.farm-output/7", 0.0015)
     assert (result.stdout.head, result.stdout.tail, result.stdout.elided) == (b"h", b"t", 5)

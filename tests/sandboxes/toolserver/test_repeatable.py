@@ -48,7 +48,7 @@ async def twice(box: Sandbox, words: str, name: str, **arguments: Any) -> ToolRe
     return again
 
 
-async def test_an_edit_is_made_once_and_told_as_it_was(box: Sandbox) -> None:
+async def test_repeated_edit_runs_once_with_same_result(box: Sandbox) -> None:
     await box.write_file("file", b"a\nb\n")
     editor = "str_replace_based_edit_tool"
     result = await twice(box, "default", editor, command="str_replace", path="file", old_str="a\n", new_str="aa\na\n")
@@ -60,7 +60,7 @@ async def test_an_edit_is_made_once_and_told_as_it_was(box: Sandbox) -> None:
     assert "is there already" in refused.content
 
 
-async def test_a_patch_of_several_files_is_applied_once(box: Sandbox) -> None:
+async def test_repeated_patch_of_several_files_applies_once(box: Sandbox) -> None:
     await box.write_file("old", b"first\nlast\n")
     await box.write_file("gone", b"")
     result = await twice(box, "codex", "apply_patch", input=PATCH)
@@ -69,13 +69,13 @@ async def test_a_patch_of_several_files_is_applied_once(box: Sandbox) -> None:
     assert await box.read_file("added") == b"x\n"
 
 
-async def test_a_command_in_a_fresh_shell_runs_once(box: Sandbox) -> None:
+async def test_repeated_command_in_fresh_shell_runs_once(box: Sandbox) -> None:
     await twice(box, "default", "bash", command="x=1; echo once >> notes", restart=True)
     assert await box.read_file("notes") == b"once\n"
     assert (await twice(box, "default", "bash", command="echo $x")).content == "1\n[exit code 0]"
 
 
-async def test_what_a_job_says_is_told_once_and_again(box: Sandbox) -> None:
+async def test_repeated_job_read_returns_same_output(box: Sandbox) -> None:
     started = await twice(box, "default", "bash", command="echo begun; read word; echo got $word", background=True)
     assert "begun" in started.content
     typed = await twice(box, "default", "bash", job=1, input="hello\n", wait_s=20)
@@ -85,7 +85,7 @@ async def test_what_a_job_says_is_told_once_and_again(box: Sandbox) -> None:
     assert "got" not in after.content
 
 
-async def test_one_that_goes_otherwise_or_is_forgotten_is_not_run(box: Sandbox) -> None:
+async def test_changed_or_forgotten_call_is_not_run(box: Sandbox) -> None:
     with repeatable("call"):
         await box.shell("echo one >> notes", timeout_s=30)
     with repeatable("call"), pytest.raises(AnswerLost, match="cannot be replayed"):
@@ -103,7 +103,7 @@ async def test_one_that_goes_otherwise_or_is_forgotten_is_not_run(box: Sandbox) 
     assert await box.read_file("notes") == b"one\n"
 
 
-async def test_one_that_knows_less_than_it_did_is_not_believed(box: Sandbox) -> None:
+async def test_replay_after_lost_tool_state_is_refused(box: Sandbox) -> None:
     """What a tool remembers dies with its process: that there is nothing to take back was not so."""
     kept: list[RecordedRead] = []
 
@@ -120,7 +120,7 @@ async def test_one_that_knows_less_than_it_did_is_not_believed(box: Sandbox) -> 
     assert await box.read_file("file") == b"a\n"
 
 
-async def test_the_names_end_with_the_block(box: Sandbox) -> None:
+async def test_call_ids_end_with_the_block(box: Sandbox) -> None:
     for _ in range(2):
         with repeatable("call"):
             await box.write_file("file", b"")

@@ -7,7 +7,7 @@ from tests.support.sandboxes.conformance import WAIT_S, text, until_there
 
 
 class JobContract:
-    async def test_a_job_begins_as_its_shell_stands_and_is_heard_to_the_end(self, runtime: Runtime, image: str) -> None:
+    async def test_job_inherits_shell_state_and_returns_output(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image, workdir="/srv")) as sandbox:
             await sandbox.shell("cd /tmp; X=1; export Y=2", timeout_s=WAIT_S)
             job = await sandbox.start_job('pwd; echo "$X $Y"; echo err >&2; exit 3')
@@ -18,7 +18,7 @@ class JobContract:
             elsewhere = await sandbox.start_job('pwd; echo "[$X]"', session="other")
             assert (await sandbox.job_output(elsewhere, wait_s=WAIT_S)).output.head == b"/srv\n[]\n"
 
-    async def test_a_job_outlives_its_shell_and_ends_when_it_is_told(self, runtime: Runtime, image: str) -> None:
+    async def test_job_outlives_shell_until_end_job(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as sandbox:
             job = await sandbox.start_job("echo > /tmp/started; sleep 1000")
             await until_there(sandbox, "/tmp/started")
@@ -29,7 +29,7 @@ class JobContract:
             assert (await sandbox.job_output(job, wait_s=WAIT_S)).exit_code == 137
             await sandbox.end_job(job)
 
-    async def test_what_is_asked_of_no_job_is_refused(self, runtime: Runtime, image: str) -> None:
+    async def test_call_for_missing_job_is_refused(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as sandbox:
             for call in (sandbox.job_output(9), sandbox.job_input(9, b"x"), sandbox.end_job(9)):
                 with pytest.raises(JobError, match="no background job 9"):
@@ -39,7 +39,7 @@ class JobContract:
             with pytest.raises(JobError, match="has ended"):
                 await sandbox.job_input(job, b"x")
 
-    async def test_jobs_die_with_all_else(self, runtime: Runtime, image: str) -> None:
+    async def test_kill_all_ends_jobs(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as sandbox:
             job = await sandbox.start_job("echo > /tmp/started; sleep 1000")
             await until_there(sandbox, "/tmp/started")

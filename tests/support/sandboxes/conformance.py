@@ -113,7 +113,7 @@ class RuntimeContract:
             await sandbox.exec(["true"], timeout_s=WAIT_S)
         assert gone.value.by is LossCause.OUTSIDE
 
-    async def test_a_call_under_way_ends_when_the_sandbox_does(self, sandbox: Sandbox) -> None:
+    async def test_running_call_ends_with_its_sandbox(self, sandbox: Sandbox) -> None:
         call = asyncio.create_task(sandbox.exec(["sh", "-c", "echo > /tmp/started; sleep 1000"], timeout_s=1000))
         await until_there(sandbox, "/tmp/started")
         await sandbox.remove()
@@ -129,14 +129,14 @@ class RuntimeContract:
             await one.write_file("/tmp/mine", b"1")
             assert await refusal(other.read_file("/tmp/mine")) == errno.ENOENT
 
-    async def test_reap_spares_the_living(self, runtime: Runtime, sandbox: Sandbox) -> None:
+    async def test_reap_keeps_living_sandboxes(self, runtime: Runtime, sandbox: Sandbox) -> None:
         await runtime.reap()
         assert await living(runtime) == {sandbox.id}
         assert text(await sandbox.exec(["echo", "here"], timeout_s=WAIT_S)) == "here\n"
 
     # What is refused
 
-    async def test_a_missing_image(self, runtime: Runtime) -> None:
+    async def test_missing_image_is_refused(self, runtime: Runtime) -> None:
         with pytest.raises(ImageError, match="farm-test/no-such"):
             await runtime.create(SandboxSpec("farm-test/no-such:1"))
         assert await living(runtime) == set()
@@ -157,7 +157,7 @@ class RuntimeContract:
             SandboxSpec("x", limits=SandboxLimits(open_files=10**9)),
         ],
     )
-    async def test_a_nonsensical_spec(self, runtime: Runtime, spec: SandboxSpec) -> None:
+    async def test_invalid_spec_is_refused(self, runtime: Runtime, spec: SandboxSpec) -> None:
         with pytest.raises(SpecError):
             await runtime.create(spec)
 
@@ -179,7 +179,7 @@ class RuntimeContract:
         everything = bytes(range(256)) * 500
         assert (await sandbox.exec(["cat"], stdin=everything, timeout_s=WAIT_S)).stdout.head == everything
 
-    async def test_exec_knows_env_and_directory(self, runtime: Runtime, image: str) -> None:
+    async def test_exec_uses_environment_and_directory(self, runtime: Runtime, image: str) -> None:
         spec = SandboxSpec(image, workdir="/srv/here", env={"COLOUR": "green", "SHAPE": "round"})
         async with runtime.scope(spec) as sandbox:
             assert sandbox.workdir == "/srv/here"
@@ -190,14 +190,12 @@ class RuntimeContract:
             assert text(changed) == "/tmp\ngreen it's square\n"
 
     @pytest.mark.parametrize("workdir", ["/no/such", "/etc/motd"])
-    async def test_a_directory_to_work_in_that_the_image_lacks_is_refused(
-        self, runtime: Runtime, image: str, workdir: str
-    ) -> None:
+    async def test_missing_workdir_is_refused(self, runtime: Runtime, image: str, workdir: str) -> None:
         with pytest.raises(SpecError, match=f"cannot be entered: {workdir}: "):
             await runtime.create(SandboxSpec(image, workdir=workdir))
         assert await living(runtime) == set()
 
-    async def test_exec_of_what_is_not_there(self, sandbox: Sandbox) -> None:
+    async def test_exec_of_missing_program_or_directory_fails(self, sandbox: Sandbox) -> None:
         missing = await sandbox.exec(["no-such-program"], timeout_s=WAIT_S)
         assert (missing.exit_code, missing.stdout.head) == (127, b"")
         assert b"no-such-program" in missing.stderr.head
@@ -208,7 +206,7 @@ class RuntimeContract:
     async def test_exec_reports_a_death_by_signal(self, sandbox: Sandbox) -> None:
         assert (await sandbox.exec(["sh", "-c", "kill -9 $$"], timeout_s=WAIT_S)).exit_code == 128 + 9
 
-    async def test_exec_ends_at_its_time_out(self, sandbox: Sandbox) -> None:
+    async def test_exec_ends_at_timeout(self, sandbox: Sandbox) -> None:
         command = ["sh", "-c", "echo before; sleep 1000; echo after"]
         result = await sandbox.exec(command, timeout_s=2.0)
         assert result.timed_out
@@ -216,7 +214,7 @@ class RuntimeContract:
         assert result.stdout.head == b"before\n"
         assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
 
-    async def test_a_time_out_kills_what_was_sent_to_the_background(self, sandbox: Sandbox) -> None:
+    async def test_timeout_kills_background_processes(self, sandbox: Sandbox) -> None:
         result = await sandbox.exec(["sh", "-c", "sleep 1000 & echo $!; sleep 1000"], timeout_s=2.0)
         async with asyncio.timeout(WAIT_S):
             while not await _is_dead(sandbox, text(result).strip()):  # it is killed; the kernel may have yet to act
@@ -227,7 +225,7 @@ class RuntimeContract:
         assert result.exit_code == 0
         assert int(text(result)) > 1
 
-    async def test_much_output_keeps_head_and_tail(self, sandbox: Sandbox) -> None:
+    async def test_long_output_keeps_head_and_tail(self, sandbox: Sandbox) -> None:
         whole = "".join(f"{number}\n" for number in range(1, 100_001)).encode()
         result = await sandbox.exec(["seq", "1", "100000"], output_limit=10_000, timeout_s=WAIT_S)
         kept = result.stdout
@@ -242,7 +240,7 @@ class RuntimeContract:
         if result.spill is not None:
             assert await sandbox.read_file(result.spill) == whole
 
-    async def test_programs_run_side_by_side(self, sandbox: Sandbox) -> None:
+    async def test_programs_run_concurrently(self, sandbox: Sandbox) -> None:
         slow = asyncio.create_task(sandbox.exec(["sleep", "1000"], timeout_s=1000))
         results = await asyncio.gather(*(sandbox.exec(["echo", str(n)], timeout_s=WAIT_S) for n in range(20)))
         assert [text(result) for result in results] == [f"{n}\n" for n in range(20)]
@@ -254,7 +252,7 @@ class RuntimeContract:
 
     # Shells
 
-    async def test_a_shell_lives_on(self, sandbox: Sandbox) -> None:
+    async def test_shell_keeps_state_between_commands(self, sandbox: Sandbox) -> None:
         first = await sandbox.shell("cd /tmp; x=5; export Y=6; echo err >&2; false", timeout_s=WAIT_S)
         assert (first.exit_code, first.stdout.head, first.stderr.head) == (1, b"err\n", b"")
         second = await sandbox.shell('pwd; echo $x $Y "$?"; sh -c "echo $Y"', timeout_s=WAIT_S)
@@ -266,22 +264,22 @@ class RuntimeContract:
         async with runtime.scope(SandboxSpec(image, workdir="/etc", env={"COLOUR": "green"})) as sandbox:
             assert text(await sandbox.shell("pwd; echo $COLOUR", timeout_s=WAIT_S)) == "/etc\ngreen\n"
 
-    async def test_sessions_know_nothing_of_each_other(self, sandbox: Sandbox) -> None:
+    async def test_shell_sessions_are_independent(self, sandbox: Sandbox) -> None:
         await sandbox.shell("x=1; cd /tmp", session="one", timeout_s=WAIT_S)
         other = await sandbox.shell('echo "[$x]"; pwd', session="other", timeout_s=WAIT_S)
         assert text(other) == f"[]\n{sandbox.workdir}\n"
 
-    async def test_a_shell_that_ends_is_followed_by_a_fresh_one(self, sandbox: Sandbox) -> None:
+    async def test_ended_shell_is_followed_by_fresh_shell(self, sandbox: Sandbox) -> None:
         ended = await sandbox.shell("x=1; echo bye; exit 7", timeout_s=WAIT_S)
         assert (ended.exit_code, text(ended), ended.shell_lost) == (7, "bye\n", True)
         fresh = await sandbox.shell('echo "[$x]"', timeout_s=WAIT_S)
         assert (text(fresh), fresh.shell_lost) == ("[]\n", False)
 
-    async def test_a_shell_that_is_killed_is_lost(self, sandbox: Sandbox) -> None:
+    async def test_killed_shell_is_reported_lost(self, sandbox: Sandbox) -> None:
         killed = await sandbox.shell("kill -9 $$", timeout_s=WAIT_S)
         assert (killed.exit_code, killed.shell_lost) == (137, True)
 
-    async def test_a_shell_ends_at_a_time_out(self, sandbox: Sandbox) -> None:
+    async def test_shell_ends_at_timeout(self, sandbox: Sandbox) -> None:
         late = await sandbox.shell("x=1; echo before; sleep 1000", timeout_s=2.0)
         assert (late.exit_code, late.timed_out, late.shell_lost) == (None, True, True)
         assert late.stdout.head == b"before\n"
@@ -292,7 +290,7 @@ class RuntimeContract:
         await sandbox.restart_shell()
         assert text(await sandbox.shell('echo "[$x]"; pwd', timeout_s=WAIT_S)) == f"[]\n{sandbox.workdir}\n"
 
-    async def test_a_shell_outlives_bad_syntax(self, sandbox: Sandbox) -> None:
+    async def test_shell_survives_syntax_error(self, sandbox: Sandbox) -> None:
         bad = await sandbox.shell("x=1; (", timeout_s=WAIT_S)
         assert bad.exit_code == 2
         assert not bad.timed_out
@@ -300,7 +298,7 @@ class RuntimeContract:
 
     # Files
 
-    async def test_files_hold_what_was_written(self, sandbox: Sandbox) -> None:
+    async def test_written_files_are_read_back(self, sandbox: Sandbox) -> None:
         everything = bytes(range(256)) * 4096
         await sandbox.write_file("/tmp/all", everything)
         assert await sandbox.read_file("/tmp/all") == everything
@@ -313,7 +311,7 @@ class RuntimeContract:
             assert await sandbox.read_file("motd") == b"hello\n"
             assert (await sandbox.stat("motd")).path == "motd"
 
-    async def test_modes_are_kept_or_set(self, sandbox: Sandbox) -> None:
+    async def test_file_modes_are_kept_or_set(self, sandbox: Sandbox) -> None:
         await sandbox.write_file("/bin/tool", b"#!/bin/sh\necho changed\n")
         assert (await sandbox.stat("/bin/tool")).mode & 0o111
         await sandbox.write_file("/bin/tool", b"", executable=False)
@@ -321,12 +319,12 @@ class RuntimeContract:
         await sandbox.write_file("/tmp/new", b"", executable=True)
         assert (await sandbox.stat("/tmp/new")).mode & 0o111
 
-    async def test_parents_are_made_when_asked_for(self, sandbox: Sandbox) -> None:
+    async def test_parents_are_created_on_request(self, sandbox: Sandbox) -> None:
         assert await refusal(sandbox.write_file("/tmp/a/b/c", b"1")) == errno.ENOENT
         await sandbox.write_file("/tmp/a/b/c", b"1", parents=True)
         assert await sandbox.read_file("/tmp/a/b/c") == b"1"
 
-    async def test_a_write_tells_what_it_replaced_and_a_new_file_replaces_nothing(self, sandbox: Sandbox) -> None:
+    async def test_write_reports_replacement_and_new_refuses_existing(self, sandbox: Sandbox) -> None:
         assert not await sandbox.write_file("/tmp/made", b"1", new=True)
         assert await sandbox.write_file("/tmp/made", b"2")
         assert await sandbox.write_file("/etc/motd", b"2")
@@ -342,19 +340,19 @@ class RuntimeContract:
         assert await sandbox.read_file("/tmp/real") == b"new"
         assert (await sandbox.stat("/tmp/link")).kind is FileKind.SYMLINK
 
-    async def test_a_link_takes_a_files_place(self, sandbox: Sandbox) -> None:
+    async def test_symlink_replaces_a_file(self, sandbox: Sandbox) -> None:
         await sandbox.write_file("/tmp/place", b"old")
         await sandbox.write_link("/tmp/place", "/etc/motd")
         assert await sandbox.read_file("/tmp/place") == b"hello\n"
         await sandbox.write_link("/tmp/new/parent/link", "/etc/motd")
         assert await sandbox.read_file("/tmp/new/parent/link") == b"hello\n"
 
-    async def test_a_link_is_not_put_through_a_link(self, sandbox: Sandbox) -> None:
+    async def test_symlink_is_not_written_through_symlink(self, sandbox: Sandbox) -> None:
         await sandbox.write_link("/tmp/elsewhere", "/etc")
         assert await refusal(sandbox.write_link("/tmp/elsewhere/motd", "/dev/null")) in (errno.ELOOP, errno.ENOTDIR)
         assert await sandbox.read_file("/etc/motd") == b"hello\n"
 
-    async def test_remove_takes_a_tree_and_spares_a_links_target(self, sandbox: Sandbox) -> None:
+    async def test_remove_deletes_tree_but_not_link_target(self, sandbox: Sandbox) -> None:
         await sandbox.write_file("/tmp/tree/deep/file", b"1", parents=True)
         await sandbox.write_link("/tmp/tree/link", "/etc")
         await sandbox.remove_path("/tmp/tree")
@@ -362,7 +360,7 @@ class RuntimeContract:
         assert await sandbox.read_file("/etc/motd") == b"hello\n"
         await sandbox.remove_path("/tmp/tree")
 
-    async def test_stat_tells_what_is_there(self, sandbox: Sandbox) -> None:
+    async def test_stat_reports_kind_and_size(self, sandbox: Sandbox) -> None:
         await sandbox.write_file("/tmp/file", b"12345")
         await sandbox.write_link("/tmp/link", "file")
         await sandbox.exec(["mkfifo", "/tmp/fifo"], timeout_s=WAIT_S)
@@ -371,7 +369,7 @@ class RuntimeContract:
         entry = await sandbox.stat("/tmp/file")
         assert (entry.size, entry.mtime_ns > 0) == (5, True)
 
-    async def test_reading_never_hangs(self, sandbox: Sandbox) -> None:
+    async def test_reading_special_file_does_not_block(self, sandbox: Sandbox) -> None:
         await sandbox.exec(["mkfifo", "/tmp/fifo"], timeout_s=WAIT_S)
         for path in ("/tmp/fifo", "/tmp"):
             with pytest.raises(PathError):
@@ -386,7 +384,7 @@ class RuntimeContract:
         await sandbox.write_link("/tmp/loop", "loop")
         assert await refusal(sandbox.read_file("/tmp/loop")) == errno.ELOOP
 
-    async def test_walk_is_sorted_pruned_and_follows_nothing(self, sandbox: Sandbox) -> None:
+    async def test_walk_is_sorted_pruned_and_follows_no_symlink(self, sandbox: Sandbox) -> None:
         for name in ("b", "a/z", "a/é", "node_modules/x", "a/node_modules/y"):
             await sandbox.write_file(f"/tmp/w/{name}", b"1", parents=True)
         await sandbox.write_link("/tmp/w/c", "/etc")

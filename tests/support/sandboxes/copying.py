@@ -17,7 +17,7 @@ class CopyContract:
         async with runtime.scope(SandboxSpec(image, env={"COLOUR": "green"})) as source:
             yield source
 
-    async def test_a_fork_begins_with_the_files_of_that_moment(self, source: Sandbox) -> None:
+    async def test_fork_starts_with_current_files(self, source: Sandbox) -> None:
         await source.write_file("/tmp/made", b"1", executable=True)
         await source.write_file("/etc/motd", b"changed\n")
         await source.remove_path("/bin/tool")
@@ -33,7 +33,7 @@ class CopyContract:
         assert text(await fork.shell("echo $COLOUR", timeout_s=WAIT_S)) == "green\n"
         await fork.remove()
 
-    async def test_the_two_share_nothing_afterwards(self, source: Sandbox) -> None:
+    async def test_fork_and_source_share_nothing(self, source: Sandbox) -> None:
         await source.write_file("/tmp/both", b"old")
         fork = await source.fork()
         await fork.write_file("/tmp/both", b"fork's")
@@ -46,7 +46,8 @@ class CopyContract:
         assert await fork.read_file("/tmp/both") == b"fork's"
         await fork.remove()
 
-    async def test_neither_processes_nor_shells_are_copied_and_the_source_goes_on(self, source: Sandbox) -> None:
+    async def test_fork_has_no_processes_or_shells(self, source: Sandbox) -> None:
+        """The processes and the shell of the source run on."""
         await source.shell("cd /tmp; x=1; (sleep 5; echo late > /tmp/late) &", timeout_s=WAIT_S)
         fork = await source.fork()
         assert text(await fork.shell('echo "[$x]"; pwd', timeout_s=WAIT_S)) == f"[]\n{fork.workdir}\n"
@@ -55,7 +56,7 @@ class CopyContract:
         assert await refusal(fork.stat("/tmp/late")) == errno.ENOENT
         await fork.remove()
 
-    async def test_a_call_under_way_sees_nothing_of_it(self, source: Sandbox) -> None:
+    async def test_snapshot_does_not_disturb_running_call(self, source: Sandbox) -> None:
         call = asyncio.create_task(
             source.exec(["sh", "-c", "echo > /tmp/started; sleep 0.5; echo on"], timeout_s=WAIT_S)
         )
@@ -63,7 +64,7 @@ class CopyContract:
         async with await source.snapshot():
             assert text(await call) == "on\n"
 
-    async def test_a_fork_can_be_forked(self, source: Sandbox) -> None:
+    async def test_fork_of_fork_keeps_all_files(self, source: Sandbox) -> None:
         generations = [source]
         for number in range(3):
             await generations[-1].write_file(f"/tmp/{number}", str(number).encode())
@@ -74,7 +75,7 @@ class CopyContract:
         assert [await last.read_file(f"/tmp/{number}") for number in range(3)] == [b"0", b"1", b"2"]
         await last.remove()
 
-    async def test_a_snapshot_outlives_its_source_and_starts_many(self, runtime: Runtime, image: str) -> None:
+    async def test_snapshot_outlives_source_and_starts_many_sandboxes(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as source:
             await source.write_file("/tmp/kept", b"1")
             snapshot = await source.snapshot()
@@ -92,14 +93,14 @@ class CopyContract:
         for box in boxes:
             await box.remove()
 
-    async def test_a_variable_of_the_source_is_none_of_the_snapshots(self, runtime: Runtime, source: Sandbox) -> None:
+    async def test_snapshot_has_no_variables_of_source(self, runtime: Runtime, source: Sandbox) -> None:
         async with (
             await source.snapshot() as snapshot,
             runtime.scope(SandboxSpec(source.spec.image), base=snapshot) as box,
         ):
             assert text(await box.shell('echo "[$COLOUR]"', timeout_s=WAIT_S)) == "[]\n"
 
-    async def test_a_snapshot_starts_as_nothing_else(self, runtime: Runtime, source: Sandbox) -> None:
+    async def test_snapshot_with_other_image_or_runtime_is_refused(self, runtime: Runtime, source: Sandbox) -> None:
         async with await source.snapshot() as snapshot:
             with pytest.raises(SpecError, match="use the same image"):
                 await runtime.create(SandboxSpec("farm-test/no-such:1"), base=snapshot)
@@ -107,7 +108,7 @@ class CopyContract:
             with pytest.raises(SpecError, match="belongs to another runtime"):
                 await runtime.create(snapshot.spec, base=snapshot)
 
-    async def test_what_is_removed_is_copied_no_more(self, runtime: Runtime, source: Sandbox) -> None:
+    async def test_removed_sandbox_cannot_be_copied(self, runtime: Runtime, source: Sandbox) -> None:
         await source.remove()
         with pytest.raises(SandboxGone, match="was removed"):
             await source.snapshot()
@@ -116,7 +117,7 @@ class CopyContract:
         assert await living(runtime) == set()
 
     @pytest.mark.parametrize("steps", [0, 1, 3, 10, 40])
-    async def test_one_that_is_removed_meanwhile_is_copied_or_gone(
+    async def test_sandbox_removed_during_fork_is_copied_or_gone(
         self, runtime: Runtime, source: Sandbox, steps: int
     ) -> None:
         await source.write_file("/tmp/kept", b"1")
@@ -134,7 +135,7 @@ class CopyContract:
         assert await living(runtime) == set()
 
     @pytest.mark.parametrize("steps", [1, 2, 5, 10, 20, 60])
-    async def test_a_cancelled_fork_leaves_the_source_at_work_and_nothing_else(
+    async def test_cancelled_fork_leaves_only_running_source(
         self, runtime: Runtime, source: Sandbox, steps: int
     ) -> None:
         forking = asyncio.create_task(source.fork())
@@ -150,14 +151,14 @@ class CopyContract:
         assert await living(runtime) == {source.id}
         assert text(await source.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
 
-    async def test_a_copy_without_the_directory_to_work_in_is_told_as_such(self, runtime: Runtime, image: str) -> None:
+    async def test_fork_without_workdir_is_snapshot_error(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image, workdir="/srv/here")) as source:
             await source.remove_path("/srv/here")
             with pytest.raises(SnapshotError, match="/srv/here"):
                 await source.fork()
             assert await living(runtime) == {source.id}
 
-    async def test_many_forks_at_once(self, source: Sandbox) -> None:
+    async def test_concurrent_forks_are_complete(self, source: Sandbox) -> None:
         await source.write_file("/tmp/kept", b"x" * 2**20)
         forks = await asyncio.gather(*(source.fork() for _ in range(4)))
         assert len({fork.id for fork in forks}) == 4

@@ -11,7 +11,7 @@ NOTE = "echo once >> /tmp/notes; echo said"
 
 
 class RepeatContract:
-    async def test_a_call_repeated_by_its_id_is_not_run_again(self, runtime: Runtime, image: str) -> None:
+    async def test_call_with_repeated_id_runs_once(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as sandbox:
             for number in range(3):
                 result = await sandbox.shell(NOTE, timeout_s=WAIT_S, call_id="turn 1, call 1")
@@ -23,7 +23,7 @@ class RepeatContract:
             await sandbox.shell(NOTE, timeout_s=WAIT_S)
             assert await sandbox.read_file("/tmp/notes") == b"once\n" * 4
 
-    async def test_one_that_runs_still_answers_both(self, runtime: Runtime, image: str) -> None:
+    async def test_repetition_of_running_call_shares_result(self, runtime: Runtime, image: str) -> None:
         slow = f"echo > /tmp/started; sleep 0.3; {NOTE}"
         async with runtime.scope(SandboxSpec(image)) as sandbox:
             first = asyncio.create_task(sandbox.exec(["sh", "-c", slow], timeout_s=WAIT_S, call_id="slow"))
@@ -32,7 +32,7 @@ class RepeatContract:
             assert again == await first
             assert await sandbox.read_file("/tmp/notes") == b"once\n"
 
-    async def test_another_call_by_the_same_id_is_refused(self, runtime: Runtime, image: str) -> None:
+    async def test_different_call_with_same_id_is_refused(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as sandbox:
             await sandbox.shell(NOTE, timeout_s=WAIT_S, call_id="é")
             with pytest.raises(SpecError, match="'é' belongs to a different call"):
