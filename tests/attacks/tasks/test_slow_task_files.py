@@ -191,11 +191,11 @@ LONG_KEY = '"="' + '."="' * 8_000
 @pytest.mark.parametrize(
     ("ours", "output"),
     [
-        ("from farm.rewards.rules import parse_rules as read", "a key of more than 100 parts"),
+        ("from farm.rewards.rules import parse_rules as read", "a key has more than 100 parts"),
         ("from farm.core.toml import read_toml\nread = lambda text: read_toml(text.encode())", "more than 100 parts"),
         (
-            "import asyncio\nfrom sandboxes.tools.actions.syntax_check import fault_brought_in\n"
-            "read = lambda text: print(asyncio.run(fault_brought_in(None, 'a.toml', None, text)))",
+            "import asyncio\nfrom sandboxes.tools.actions.syntax_check import new_syntax_error\n"
+            "read = lambda text: print(asyncio.run(new_syntax_error(None, 'a.toml', None, text)))",
             "None",
         ),
     ],
