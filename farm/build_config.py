@@ -38,7 +38,7 @@ def read_build_settings(
     from sandboxes.images.build import BuildSettings
     from sandboxes.images.build_logs import BuildLogs
     from sandboxes.images.confinement import BuildLimits, PackageIndexes
-    from sandboxes.runtimes.uncounted_memory.watch import find_hoard
+    from sandboxes.runtimes.uncounted_memory.watch import find_uncounted_excess
 
     environ = os.environ if environ is None else environ
     bundles = [Path(environ[name]) for name in _CA_VARIABLES if environ.get(name)]
@@ -62,7 +62,7 @@ def read_build_settings(
             timeout_max_s=options.timeout_max_s,
         ),
         logs=None if state_dir is None else BuildLogs.of(state_dir),
-        find_hoard=find_hoard,
+        find_uncounted_excess=find_uncounted_excess,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sandboxes.cancellation import cancel_all, shielded
 from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
-from sandboxes.host.hoard import FindHoard
+from sandboxes.host.uncounted_excess import FindExcess
 from sandboxes.images.build_logs import BuildLogs
 from sandboxes.images.confinement import BuildLimits, Confinement, PackageIndexes, confine, screen
 from sandboxes.images.confinement.mirror import MirrorAccess
@@ -54,8 +54,8 @@ class BuildSettings:
     ``clients``: candidate Docker command lines. ``environment``: environment of the Docker client (``PATH``, ``HOME``,
     ``DOCKER_CONFIG``). ``ca_bundle`` and ``proxies`` are for the farm's own requests to ``indexes``. ``registries``:
     registries that a Dockerfile may name in addition to the public ones. ``logs``: where to keep the output of failed
-    builds; None: not kept. ``find_hoard`` finds memory that no limit counts in the cgroups of steps; None: there is
-    no such survey.
+    builds; None: not kept. ``find_uncounted_excess`` finds memory that no limit counts in the cgroups of steps; None:
+    there is no such survey.
     """
 
     clients: tuple[Path, ...] = (Path("/usr/local/bin/docker"), Path("/usr/bin/docker"))
@@ -66,7 +66,7 @@ class BuildSettings:
     registries: tuple[str, ...] = ()
     limits: BuildLimits = field(default_factory=BuildLimits)
     logs: BuildLogs | None = None
-    find_hoard: FindHoard | None = None
+    find_uncounted_excess: FindExcess | None = None
 
     @property
     def access(self) -> MirrorAccess:
@@ -136,7 +136,7 @@ async def build(order: BuildOrder, settings: BuildSettings, scratch: Path) -> No
     ends_at = asyncio.get_running_loop().time() + seconds
     for is_last in (False, True):
         async with confine(
-            order.root, settings.indexes, settings.access, settings.limits, settings.find_hoard
+            order.root, settings.indexes, settings.access, settings.limits, settings.find_uncounted_excess
         ) as confinement:
             try:
                 command = _command(client, replace(order, timeout_s=seconds), settings, confinement, scratch)

@@ -273,7 +273,7 @@ def watch_finalizers(event: str) -> None:
     finalize: Any = __import__("weakref").finalize
     make, audit = finalize.__init__, sys.audit
 
-    def __init__(self: Any, obj: Any, func: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: Any, obj: Any, func: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - the method that it replaces
         audit(event, func, self)
         make(self, obj, func, *args, **kwargs)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from sandboxes.cgroups.cgroups import Hierarchies, find_hierarchies
 from sandboxes.egress import EgressLog, EgressProxy, UpstreamProxies, proxy_environment
 from sandboxes.errors import RuntimeUnavailable, SandboxError
-from sandboxes.host.hoard import FindHoard
+from sandboxes.host.uncounted_excess import FindExcess
 from sandboxes.images.confinement.indexes import PackageIndexes
 from sandboxes.images.confinement.limits import NEEDED, BuildLimits
 from sandboxes.images.confinement.mirror import IndexMirror, MirrorAccess, MirrorListener
@@ -94,7 +94,7 @@ async def confine(
     indexes: PackageIndexes,
     access: MirrorAccess,
     limits: BuildLimits,
-    find_hoard: FindHoard | None = None,
+    find_uncounted_excess: FindExcess | None = None,
 ) -> AsyncIterator[Confinement]:
     """Confine the steps of one build of the engine with data root ``root``, for the duration of the context.
 
@@ -110,7 +110,7 @@ async def confine(
             closed=lambda step_id: _call_in_loop(loop, confinement.shut, step_id),
             failed=lambda error: _call_in_loop(loop, confinement.fail, error),
         )
-        confinement.watch = StepWatch(executor, token, limits, hierarchies, reports, find_hoard)
+        confinement.watch = StepWatch(executor, token, limits, hierarchies, reports, find_uncounted_excess)
         confinement.watch.start()
         try:
             yield confinement

@@ -23,7 +23,7 @@ from sandboxes.cgroups.cgroups import Hierarchies
 from sandboxes.egress import listen_in
 from sandboxes.egress.listener import PROXY_PORT
 from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError
-from sandboxes.host.hoard import FindHoard
+from sandboxes.host.uncounted_excess import FindExcess
 from sandboxes.images.confinement.disk import DiskMeter, Uppers
 from sandboxes.images.confinement.indexes import MIRROR_PORT
 from sandboxes.images.confinement.limits import MIB, BuildLimits, StepGroup, candidates
@@ -89,10 +89,10 @@ class StepWatch:
         limits: BuildLimits,
         hierarchies: Hierarchies,
         reports: Reports,
-        find_hoard: FindHoard | None = None,
+        find_uncounted_excess: FindExcess | None = None,
     ) -> None:
-        self._find_hoard = find_hoard
-        self._hoards = 0
+        self._find_excess = find_uncounted_excess
+        self._excess_surveys = 0
         self._executor = executor
         self._token = token
         self._limits = limits
@@ -243,11 +243,11 @@ class StepWatch:
 
     def _survey(self, groups: list[StepGroup]) -> None:
         """End the build if a step holds too much memory that no limit counts: at once if that is certain."""
-        hoard = self._find_hoard({str(group.memory): group.memory for group in groups}) if self._find_hoard else None
-        self._hoards = 0 if hoard is None else self._hoards + 1
-        if hoard is not None and (hoard.is_certain or self._hoards >= SUSPICIOUS_SURVEYS):
+        excess = self._find_excess({str(group.memory): group.memory for group in groups}) if self._find_excess else None
+        self._excess_surveys = 0 if excess is None else self._excess_surveys + 1
+        if excess is not None and (excess.is_certain or self._excess_surveys >= SUSPICIOUS_SURVEYS):
             self.kill()
-            what = f"a step holds too much of the machine's memory that no limit counts ({hoard.text})"
+            what = f"a step holds too much of the machine's memory that no limit counts ({excess.text})"
             self._reports.failed(ImageError(f"{what}; hold fewer at a time"))
 
     def _measure_disk(self, groups: list[StepGroup]) -> None:

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sandboxes.host.hoard import Hoard
 from sandboxes.host.pressure import MEMORY_AMPLE, read_pressure
+from sandboxes.host.uncounted_excess import UncountedExcess
 from sandboxes.runtimes.uncounted_memory.descriptors import PROC
 from sandboxes.runtimes.uncounted_memory.measure import UncountedMemory, kernel_bytes, locks_on_machine, survey
 
@@ -144,14 +144,14 @@ class UncountedMemoryWatch:
         await asyncio.to_thread(_kill, group)
 
 
-def find_hoard(groups: Mapping[str, Path]) -> Hoard | None:
+def find_uncounted_excess(groups: Mapping[str, Path]) -> UncountedExcess | None:
     """Return the largest holding of ``groups`` that is above the limit, or None. It blocks."""
     found = survey(groups, LOCK_TABLE_BYTES if locks_on_machine() > MAX_LOCKS else 0)
     high = [held for held in found.values() if _is_above_limit(held, scarce=False)]
     if not high:
         return None
     most = max(high, key=lambda held: (_is_above_limit(held.certain, scarce=False), held.bytes))
-    return Hoard(str(most), _is_above_limit(most.certain, scarce=False))
+    return UncountedExcess(str(most), _is_above_limit(most.certain, scarce=False))
 
 
 def _is_above_limit(held: UncountedMemory, *, scarce: bool) -> bool:
