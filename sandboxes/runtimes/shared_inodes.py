@@ -12,80 +12,77 @@ Neither mounts nor seccomp can keep a program from locking its own descriptors, 
 Files of the second kind can only be opened for reading, which allows only shared locks. The kernel lists locks in the
 order in which they were taken, so F_GETLK reports the farm's lock, which is older than every sandbox.
 
-One process holds an exclusive lock, and the next one waits for it. Between two farms, and after the death of a farm, a
-surviving sandbox can take the lock.
+One process holds an exclusive lock. Other processes block in the kernel until it is free, so that the next one has it
+within milliseconds. After the death of the last farm, a surviving sandbox can take the lock.
 """
 
 import fcntl
+import functools
 import logging
 import os
 import select
 import struct
 import threading
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 log = logging.getLogger(__name__)
 
 NAMESPACES = Path("/proc/self/ns")
-F_OFD_SETLK = 37
-"""Command of fcntl(2) for open file description locks, which survive a close of another descriptor of the file."""
-RETRY_S = 0.5
+F_OFD_SETLK, F_OFD_SETLKW = 37, 38
+"""Commands of fcntl(2) for open file description locks, which survive a close of another descriptor of the file."""
 
 
-class SharedInodes:
-    """File locks on all shared inodes, from ``__init__`` to ``close``."""
+@functools.cache
+def lock_shared_inodes() -> None:
+    """Take the locks on all shared inodes once, and hold them until this process ends.
 
-    def __init__(self) -> None:
-        self._locks = [
-            _anonymous_inode(),
-            *(_InodeLock(_open(path), exclusive=False) for path in sorted(NAMESPACES.iterdir())),
-        ]
-        self._closed = threading.Event()
-        self._waiter: threading.Thread | None = None
-        pending = [lock for lock in self._locks if not lock.take()]
-        if pending:
-            log.info("another process holds the locks on shared inodes; this process waits until they are free")
-            self._waiter = threading.Thread(
-                target=_retry_until_taken, args=(pending, self._closed), daemon=True, name="shared inodes"
-            )
-            self._waiter.start()
-
-    def close(self) -> None:
-        """Give up the locks. Idempotent."""
-        self._closed.set()
-        if self._waiter is not None:
-            self._waiter.join()
-        while self._locks:
-            os.close(self._locks.pop().fd)
+    If another process holds them, threads of this process wait in the kernel.
+    """
+    pending = []
+    for fd, exclusive in ((_anonymous_inode(), True), *((_open(path), False) for path in sorted(NAMESPACES.iterdir()))):
+        pending += [(take, fd, exclusive) for take in (_take_flock, _take_range_lock) if not take(fd, exclusive)]
+    if pending:
+        log.info("another process holds the locks on shared inodes; this process waits until they are free")
+    for waiting in pending:
+        threading.Thread(target=_wait_for_lock, args=waiting, daemon=True, name="shared inodes").start()
 
 
-@dataclass(frozen=True, slots=True)
-class _InodeLock:
-    fd: int
-    exclusive: bool
-
-    def take(self) -> bool:
-        """Return False if another process holds a lock that excludes this one."""
-        try:
-            kind = fcntl.F_WRLCK if self.exclusive else fcntl.F_RDLCK
-            fcntl.flock(self.fd, (fcntl.LOCK_EX if self.exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-            fcntl.fcntl(self.fd, F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0))
-        except BlockingIOError:
-            return False
-        return True
+class _Take(Protocol):
+    def __call__(self, fd: int, exclusive: bool, *, wait: bool = False) -> bool:
+        """Return False if ``wait`` is false and another process holds a lock that excludes this one."""
 
 
-def _anonymous_inode() -> _InodeLock:
+def _take_flock(fd: int, exclusive: bool, *, wait: bool = False) -> bool:
+    kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+    try:
+        fcntl.flock(fd, kind if wait else kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _take_range_lock(fd: int, exclusive: bool, *, wait: bool = False) -> bool:
+    kind = fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK
+    try:
+        command = F_OFD_SETLKW if wait else F_OFD_SETLK
+        fcntl.fcntl(fd, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_for_lock(take: _Take, fd: int, exclusive: bool) -> None:
+    try:
+        take(fd, exclusive, wait=True)
+    except OSError as error:
+        log.warning("sandboxes can signal to each other by file locks: waiting for a lock failed: %s", error)
+
+
+def _anonymous_inode() -> int:
     with select.epoll() as epoll:
-        return _InodeLock(fcntl.fcntl(epoll.fileno(), fcntl.F_DUPFD_CLOEXEC, 0), exclusive=True)
+        return fcntl.fcntl(epoll.fileno(), fcntl.F_DUPFD_CLOEXEC, 0)
 
 
 def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _retry_until_taken(locks: list[_InodeLock], closed: threading.Event) -> None:
-    """Retry until all locks are held or ``closed`` is set. A blocking call could not be interrupted."""
-    while locks and not closed.wait(RETRY_S):
-        locks = [lock for lock in locks if not lock.take()]

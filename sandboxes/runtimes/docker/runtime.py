@@ -44,7 +44,7 @@ from sandboxes.runtimes.isolation import (
 )
 from sandboxes.runtimes.oom_attribution import SETTLE_S, OomAttribution
 from sandboxes.runtimes.reaper import reap, remove_cgroups
-from sandboxes.runtimes.shared_inodes import SharedInodes
+from sandboxes.runtimes.shared_inodes import lock_shared_inodes
 from sandboxes.runtimes.uncounted_memory.watch import UncountedMemoryWatch
 from sandboxes.spec import SandboxSpec
 from sandboxes.toolserver.client import ToolServer
@@ -63,15 +63,12 @@ FOREVER_S = 86_400.0
 class DockerRuntime(ToolServerRuntime):
     """Creates sandboxes on this machine's Docker daemon, for one owner. Open it with ``open``."""
 
-    def __init__(
-        self, engine: Engine, owner: Owner, toolbox: Toolbox, oci_runtime: str | None, shared_inodes: SharedInodes
-    ) -> None:
+    def __init__(self, engine: Engine, owner: Owner, toolbox: Toolbox, oci_runtime: str | None) -> None:
         super().__init__(owner)
         self.name = f"docker:{oci_runtime}" if oci_runtime else "docker"
         self._oci_runtime = oci_runtime
         self._engine = engine
         self._toolbox = toolbox
-        self._shared_inodes = shared_inodes
         self._snapshot_images = SnapshotImages(engine, owner)
         self._oom_attribution = OomAttribution(unified=find_hierarchies().unified)
         self._uncounted_memory = UncountedMemoryWatch()
@@ -112,9 +109,9 @@ class DockerRuntime(ToolServerRuntime):
             if claim.inherited:
                 await remove_cgroups(claim.identity)
                 claim.take_over()
-            shared_inodes = SharedInodes()
+            lock_shared_inodes()
             undo.pop_all()
-        return cls(engine, claim, toolbox, oci_runtime, shared_inodes)
+        return cls(engine, claim, toolbox, oci_runtime)
 
     @property
     def degraded(self) -> tuple[str, ...]:
@@ -168,7 +165,6 @@ class DockerRuntime(ToolServerRuntime):
             self._oom_attribution.close()
             self._uncounted_memory.close()
             self._held.clear()
-            self._shared_inodes.close()
             self._owner.release()
         finally:
             await self._engine.close()

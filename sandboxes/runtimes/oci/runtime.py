@@ -41,7 +41,7 @@ from sandboxes.runtimes.oci.storage.sandbox_dir import (
 )
 from sandboxes.runtimes.oci.storage.sandbox_files import SandboxFiles
 from sandboxes.runtimes.reaper import reap, remove_containers
-from sandboxes.runtimes.shared_inodes import SharedInodes
+from sandboxes.runtimes.shared_inodes import lock_shared_inodes
 from sandboxes.spec import SandboxLimits, SandboxSpec
 from sandboxes.toolserver.client import ToolServer
 from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
@@ -119,7 +119,7 @@ class OciRuntime(ToolServerRuntime):
             await engine.connect()
             claim = Owner.claim(state_dir, owner, grace_s=grace_s)
             undo.callback(claim.release)
-            undo.callback(SharedInodes().close)
+            lock_shared_inodes()
             if toolbox is None:
                 toolbox = await asyncio.to_thread(ensure_toolbox, claim.state_dir)
             host = await OciHost.prepare(undo, engine, claim, toolbox, disk_shares)
