@@ -42,7 +42,7 @@ async def only(runtime: Runtime) -> str:
 
 
 async def where_tests_run(runtime: Runtime, client: docker.DockerClient) -> str:
-    """The sandbox in which pytest runs, once it does."""
+    """Wait until pytest runs in a sandbox, and return its name."""
     async with asyncio.timeout(60):
         while True:
             async for name in runtime.living():
@@ -50,7 +50,7 @@ async def where_tests_run(runtime: Runtime, client: docker.DockerClient) -> str:
                     shown = await asyncio.to_thread(client.containers.get(container_name(name)).top)
                 except APIError:  # it is not there yet, or no more
                     continue
-                if any("pytest" in line[-1] for line in shown["Processes"]):
+                if any("pytest" in line[-1] for line in shown["Processes"] or ()):  # Docker lists none of an ended one
                     return name
             await asyncio.sleep(0.1)
 
