@@ -17,6 +17,7 @@ from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
 from tests.support.images import busybox_image, text_image
+from tests.support.sandboxes.conformance import DISK_SHARES
 from tests.support.services import missing
 
 LONGEST_ID = 80
@@ -98,7 +99,7 @@ async def oci_runtime(
 ) -> AsyncIterator[OciRuntime]:
     """On images of the same daemon."""
     try:
-        runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
+        runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, disk_shares=DISK_SHARES)
     except RuntimeUnavailable as error:
         missing("the oci runtime", str(error))
         raise

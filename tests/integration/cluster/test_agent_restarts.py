@@ -115,6 +115,13 @@ def words_of(process: psutil.Process) -> str:
     return ""
 
 
+def parent_of(process: psutil.Process) -> int:
+    """Return the id of the parent process, 0 if the process has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.ppid()
+    return 0
+
+
 def endless(directory: Path, image: str) -> Path:
     """A task whose verifier never ends."""
     (directory / "tests").mkdir(parents=True)
@@ -154,7 +161,9 @@ def test_farm_with_stuck_agent_stops_completely(
         while not sandboxes_of(docker_client, state_dir):
             time.sleep(0.05)
         processes = psutil.Process(status["pid"]).children(recursive=True)
-        (agent,) = [process for process in processes if "NodeAgentActor" in words_of(process)]
+        agents = {process.pid: process for process in processes if "NodeAgentActor" in words_of(process)}
+        # A child of the agent has the agent's command line until it executes its own program.
+        (agent,) = [process for process in agents.values() if parent_of(process) not in agents]
         agent.suspend()
     finally:
         if detached:

@@ -14,7 +14,7 @@ from sandboxes.runtimes.oci.images import packed_layers
 from sandboxes.runtimes.oci.images.packed_layers import PackedLayers
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.toolserver.toolbox import Toolbox
-from tests.support.sandboxes.conformance import WAIT_S, text
+from tests.support.sandboxes.conformance import DISK_SHARES, WAIT_S, text
 
 pytestmark = pytest.mark.docker
 
@@ -69,7 +69,7 @@ async def test_private_layers_work_on_block_devices(
     """Kernels before 6.12 mount a device on the image."""
     monkeypatch.setattr(packed_layers, "_needs_device", lambda home, program: True)
     (state_dir / packed_layers.PACKED).mkdir(exist_ok=True)
-    runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
+    runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, disk_shares=DISK_SHARES)
     try:
         assert runtime.degraded == ()
         shared = await tree_of(runtime, SandboxSpec(test_image))
@@ -82,7 +82,7 @@ async def test_missing_mkfs_erofs_is_reported(
     toolbox: Toolbox, state_dir: Path, test_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_layers, "PROGRAM", "mkfs.no-such-program")
-    runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
+    runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, disk_shares=DISK_SHARES)
     try:
         (lack,) = runtime.degraded
         assert "apt-get install erofs-utils" in lack

@@ -41,7 +41,7 @@ from sandboxes.toolserver.toolbox import Toolbox
 from tests.support.docker_daemon import docker_daemon
 from tests.support.images import Layer, busybox_image, made_image
 from tests.support.machine_disk import empty_machine, fill_machine, machine_disk
-from tests.support.sandboxes.conformance import WAIT_S, living, text
+from tests.support.sandboxes.conformance import DISK_SHARES, WAIT_S, living, text
 from tests.support.sandboxes.serving import eventually
 from tests.support.services import missing, require_program
 
@@ -57,7 +57,9 @@ async def runtime(
     request: pytest.FixtureRequest, docker_client: docker.DockerClient, toolbox: Toolbox, state_dir: Path
 ) -> AsyncIterator[OciRuntime]:
     try:
-        runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, programs=[request.param])
+        runtime = await OciRuntime.open(
+            state_dir=state_dir, toolbox=toolbox, programs=[request.param], disk_shares=DISK_SHARES
+        )
     except RuntimeUnavailable as error:
         missing(request.param, str(error))
         raise
@@ -249,7 +251,7 @@ async def test_crun_is_loaded_once_but_script_is_not(
     script.write_text(f'#!/bin/sh\nexec {crun} "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    scripted = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, programs=["crun"])
+    scripted = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, programs=["crun"], disk_shares=DISK_SHARES)
     try:
         assert os.readlink(f"/proc/{scripted._supervisor.starter._process.pid}/exe") == str(toolbox.starter)
         (said,) = set(scripted.degraded) - set(oci_runtime.degraded)
@@ -481,7 +483,7 @@ async def test_slow_trial_is_retried(
     slow.write_text(f'#!/bin/sh\nmkdir {tmp_path}/tried 2>&- && exec sleep 20\nexec {shutil.which("crun")} "$@"\n')
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
+    runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, disk_shares=DISK_SHARES)
     try:
         assert runtime._supervisor.program.path == slow
         (said,) = runtime.degraded

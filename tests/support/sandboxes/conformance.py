@@ -28,6 +28,9 @@ from sandboxes import (
 WAIT_S = 60.0
 """Ceiling on what must end by itself; never reached when things are well."""
 
+DISK_SHARES = 16
+"""Equal shares of an ``oci`` runtime's disk in tests. Each is large enough if 10 GiB of the machine's disk are free."""
+
 
 def text(result: ExecResult) -> str:
     assert result.stdout.whole
