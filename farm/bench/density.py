@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from farm.bench import docker_baseline
+from farm.bench import docker_containers
 from farm.bench.host_memory import settled_mib
 from farm.bench.results import BenchError, Figure
 from farm.bench.tool_calls import BenchCalls
@@ -149,9 +149,9 @@ def _growth(many: _Cost, few: Sequence[_Cost], beside: str) -> tuple[Figure, ...
 async def _containers_mib(spec: SandboxSpec, count: int, docker_host: str | None, on_progress: Progress) -> float:
     """Return the memory in use with ``count`` containers, including their shims and the daemon's share."""
     async with AsyncExitStack() as stack:
-        daemon = await stack.enter_async_context(docker_baseline.connect(docker_host, 1))
+        daemon = await stack.enter_async_context(docker_containers.connect(docker_host, 1))
         for number in range(count):
             container = await stack.enter_async_context(daemon.container(spec.image, spec.limits))
-            await daemon.run(partial(docker_baseline.exec_true, target=container))
+            await daemon.run(partial(docker_containers.exec_true, target=container))
             on_progress("containers up", number + 1, count)
         return await settled_mib()

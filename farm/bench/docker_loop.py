@@ -13,7 +13,7 @@ from shlex import quote
 import docker
 from docker.models.containers import Container
 
-from farm.bench.docker_baseline import archive, container
+from farm.bench.docker_containers import archive, container
 from farm.bench.results import BenchError
 from farm.core.change import ChangeKind
 from farm.grading.verifier_run import TEST_ENV

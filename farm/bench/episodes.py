@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from farm.bench.docker_baseline import connect
+from farm.bench.docker_containers import connect
 from farm.bench.docker_loop import solve_once
 from farm.bench.interleave import Side, in_turn
 from farm.bench.results import BenchError, Figure

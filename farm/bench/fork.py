@@ -10,7 +10,7 @@ from itertools import count
 import docker
 from docker.models.containers import Container
 
-from farm.bench import docker_baseline
+from farm.bench import docker_containers
 from farm.bench.interleave import Side, in_turn
 from farm.bench.results import BenchError, Figure
 from farm.bench.tool_calls import BenchCalls
@@ -45,7 +45,7 @@ async def measure_fork(
 
     async with (
         runtime.scope(replace(spec, to_fork=True)) as sandbox,
-        docker_baseline.connect(docker_host, 1) as daemon,
+        docker_containers.connect(docker_host, 1) as daemon,
         daemon.container(spec.image, spec.limits) as container,
     ):
 
@@ -93,12 +93,12 @@ def _commit_s(
     client: docker.DockerClient, container: Container, spec: SandboxSpec, new_files: Mapping[str, bytes]
 ) -> float:
     container.exec_run(["rm", "-rf", _DIRECTORY])
-    container.put_archive("/", docker_baseline.archive(new_files))
+    container.put_archive("/", docker_containers.archive(new_files))
     began = time.perf_counter()
     container.commit(IMAGE)
     try:
-        with docker_baseline.container(client, IMAGE, spec.limits) as copy:
-            docker_baseline.exec_true(client, copy)
+        with docker_containers.container(client, IMAGE, spec.limits) as copy:
+            docker_containers.exec_true(client, copy)
             return time.perf_counter() - began
     finally:
         client.images.remove(IMAGE, force=True)

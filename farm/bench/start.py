@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import docker
 
-from farm.bench import docker_baseline
+from farm.bench import docker_containers
 from farm.bench.interleave import Side, in_turn
 from farm.bench.results import BenchError, Figure
 from farm.bench.tool_calls import BenchCalls
@@ -52,15 +52,15 @@ async def measure_start(
             raise BenchError("the sandbox did not come from the warm pool")
         return took_s
 
-    async with docker_baseline.connect(docker_host, CONCURRENCY) as daemon:
+    async with docker_containers.connect(docker_host, CONCURRENCY) as daemon:
 
         async def start_by_docker() -> float:
             return await daemon.run(_start_and_exec)
 
         def _start_and_exec(client: docker.DockerClient) -> float:
             began = time.perf_counter()
-            with docker_baseline.container(client, spec.image, spec.limits) as container:
-                docker_baseline.exec_true(client, container)
+            with docker_containers.container(client, spec.image, spec.limits) as container:
+                docker_containers.exec_true(client, container)
                 return time.perf_counter() - began
 
         cold, cold_docker = Side(start, _STARTS), Side(start_by_docker, _DOCKER_STARTS)

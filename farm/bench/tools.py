@@ -10,7 +10,7 @@ from itertools import cycle
 import docker
 from docker.models.containers import Container
 
-from farm.bench import docker_baseline
+from farm.bench import docker_containers
 from farm.bench.interleave import Act, Side, in_turn
 from farm.bench.results import BenchError, Figure
 from farm.bench.tool_calls import EDIT, BenchCalls, to_json
@@ -88,7 +88,7 @@ async def measure_tools(
     """
     default_calls, codex, claude = BenchCalls(index_store=index_store), BenchCalls("codex"), BenchCalls("claude-code")
     async with AsyncExitStack() as stack:
-        daemon = await stack.enter_async_context(docker_baseline.connect(docker_host, 1))
+        daemon = await stack.enter_async_context(docker_containers.connect(docker_host, 1))
         container = await stack.enter_async_context(daemon.container(spec.image, spec.limits))
         all_sandboxes = [await stack.enter_async_context(runtime.scope(spec)) for _ in range(sandboxes)]
         sandbox = all_sandboxes[0]
@@ -179,10 +179,10 @@ def _one_by_one(default_calls: BenchCalls, sandbox: Sandbox) -> Act:
     return call
 
 
-def _execs(daemon: docker_baseline.Docker, container: Container, argv: Sequence[str]) -> Act:
+def _execs(daemon: docker_containers.Docker, container: Container, argv: Sequence[str]) -> Act:
     def timed(client: docker.DockerClient) -> float:
         began = time.perf_counter()
-        docker_baseline.execute(client, container, argv)
+        docker_containers.execute(client, container, argv)
         return time.perf_counter() - began
 
     return lambda: daemon.run(timed)

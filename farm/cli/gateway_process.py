@@ -15,8 +15,8 @@ from pathlib import Path
 
 from farm.cluster import record_gateway_state
 from farm.cluster.errors import ClusterError
-from farm.cluster.kept_process import READY, Health, KeptProcess, ProcessSpec
 from farm.cluster.launch import GatewayConfig
+from farm.cluster.restarted_process import READY, Health, KeptProcess, ProcessSpec
 from farm.cluster.supervisor import end_with
 from farm.config import Config
 from farm.gateway import make_app, serving

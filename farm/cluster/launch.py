@@ -29,7 +29,7 @@ from sandboxes.images.eviction import Watermarks
 
 if TYPE_CHECKING:
     from farm.cluster.ray_driver import AgentHandle, Driver
-    from farm.cluster.scheduler_client import RaySchedulerClient
+    from farm.cluster.ray_scheduler_client import RaySchedulerClient
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from farm.cluster.errors import ClusterError
 from farm.cluster.ray_actors import NAMESPACE, SCHEDULER, NodeAgentActor, SchedulerActor, agent_name
 from farm.cluster.ray_process import RayAccess, RayNode
-from farm.cluster.scheduler_client import RaySchedulerClient
+from farm.cluster.ray_scheduler_client import RaySchedulerClient
 from farm.node.resources import NodeConfig, SchedulerConfig
 from farm.store import StoreUnavailable
 from sandboxes import RuntimeUnavailable

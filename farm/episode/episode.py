@@ -49,7 +49,7 @@ from sandboxes.cancellation import shielded
 from sandboxes.errors import LossCause, PathError, RuntimeUnavailable, SandboxGone
 from sandboxes.interface import Sandbox
 from sandboxes.tools import Toolset
-from sandboxes.tools.packs.answer import Answer
+from sandboxes.tools.packs.default.answer import Answer
 
 GRADED_ELSEWHERE = (GradingMode.PATCH, GradingMode.SEPARATE)
 """Modes in which grading needs only the work. In other modes it needs the policy's sandbox too."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from farm.core.rollout import Rollout, Segment, ToolUse, Turn
-from farm.core.trainable import TOO_LONG
+from farm.core.untrainable_reasons import TOO_LONG
 
 MOST_SIDECAR_CHARS = 32 * 1024 * 1024
 """The bound on all turns: at 4 bytes a character, half of what the store takes."""

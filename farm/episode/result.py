@@ -9,7 +9,7 @@ from farm.core.change import Change
 from farm.core.rollout import AuditFlag, StopReason, Turn
 from farm.core.run import EpisodeAssignment
 from farm.core.task import Task
-from farm.core.trainable import INCONSISTENT, NO_TOKENS
+from farm.core.untrainable_reasons import INCONSISTENT, NO_TOKENS
 from farm.episode.phase_times import Stopwatch
 from farm.episode.steps import Outcome, StepResult, combine_steps, last_graded
 from farm.episode.turn_loop import Conversation, count

@@ -16,7 +16,7 @@ from farm.core.rollout import (
     check,
 )
 from farm.core.run import EpisodeAssignment, EpisodeReport
-from farm.core.trainable import NO_TOKENS
+from farm.core.untrainable_reasons import NO_TOKENS
 from farm.episode.failures import classify
 from farm.episode.record_limits import fit
 from farm.episode.result import EpisodeResult, count_untrainable

@@ -11,7 +11,7 @@ from farm.policy.base import ToolCall
 from sandboxes.errors import AnswerLost
 from sandboxes.interface import Sandbox
 from sandboxes.tools import Toolset
-from sandboxes.tools.packs.answer import Answer
+from sandboxes.tools.packs.default.answer import Answer
 from sandboxes.tools.parse_call import MalformedCall
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 

@@ -17,7 +17,7 @@ from farm.policy.base import Message, Policy, PolicyError, Reply, ToolCall
 from farm.rewards.tool_metrics import MALFORMED
 from sandboxes.interface import Sandbox
 from sandboxes.tools import Toolset
-from sandboxes.tools.packs.answer import Answer
+from sandboxes.tools.packs.default.answer import Answer
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
 SILENT_PART = 0.5

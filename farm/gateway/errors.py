@@ -10,9 +10,9 @@ from starlette.exceptions import HTTPException
 
 from farm.rewards import BadRules
 from farm.scheduler.client import SchedulerUnavailable
-from farm.schemas.complaints import complaints
 from farm.schemas.problems import MEDIA_TYPE, PREFIX, FieldProblem, Problem, ProblemType
 from farm.schemas.requests import NOT_AVAILABLE
+from farm.schemas.validation_messages import complaints
 from farm.store import BadCursor, LeaseNotHeld, RunExists, StoreUnavailable, UnknownLease, UnknownRules, UnknownRun
 
 _LOG = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from farm.core.retrieval import Retrieval, gather, score
 from farm.grading.verdict import Verdict
-from sandboxes.tools.packs.answer import Answer, AnswerInput
+from sandboxes.tools.packs.default.answer import Answer, AnswerInput
 from sandboxes.tools.parse_call import MalformedCall, parse_arguments
 
 

@@ -13,7 +13,7 @@ from farm.policy.base import Message, PolicyError, Reply, ToolCall
 from farm.policy.oracle_edits import replacements
 from farm.policy.oracle_tools import Call, EditingCalls, make_parent, written
 from farm.tasks.bundle import TaskBundle
-from sandboxes.tools.packs.answer import Answer
+from sandboxes.tools.packs.default.answer import Answer
 
 _CALLS_A_TURN = 24
 _DIGEST = re.compile(r"^([0-9a-f]{64})  (.+)$", re.MULTILINE)

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from farm.core.run import EpisodeReport
-from farm.core.trainable import INCONSISTENT, NO_TOKENS
+from farm.core.untrainable_reasons import INCONSISTENT, NO_TOKENS
 from farm.rewards.distribution import BOUNDS
 from farm.scheduler.status import FarmStatus
 

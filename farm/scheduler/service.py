@@ -33,10 +33,10 @@ from farm.scheduler.messages import (
     Tick,
 )
 from farm.scheduler.metrics import FarmMetrics, FarmSnapshot
-from farm.scheduler.node_record import NodeListRecord
 from farm.scheduler.nodes import LostNode, Node, SchedulerSettings
 from farm.scheduler.state_machine import Scheduler
 from farm.scheduler.status import FarmStatus, NodeStatus, RunStatus
+from farm.scheduler.stored_nodes import NodeListRecord
 from farm.store import NodeListStore, RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
 from sandboxes.cancellation import cancel_all
 

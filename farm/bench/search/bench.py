@@ -20,7 +20,7 @@ from sandboxes.search.embeddings.word_table import Embedder
 from sandboxes.search.index_store import IndexStore
 from sandboxes.search.sandbox_index import SandboxIndex
 from sandboxes.tools import Toolset
-from sandboxes.tools.packs.codebase_search import CodebaseSearch
+from sandboxes.tools.packs.default.codebase_search import CodebaseSearch
 
 OnProgress = Callable[[str, int, int], None]
 

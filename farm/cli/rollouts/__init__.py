@@ -16,7 +16,7 @@ from farm.cli.connection import connected
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.cli.rollouts.transcript import transcript
 from farm.core.rollout import Status
-from farm.core.trainable import untrainable
+from farm.core.untrainable_reasons import untrainable
 
 if TYPE_CHECKING:
     from farm.core.rollout import Rollout

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from farm.cli.errors import shown
 from farm.core.nesting_limit import read_json
-from farm.core.trainable import untrainable
+from farm.core.untrainable_reasons import untrainable
 
 if TYPE_CHECKING:
     from farm.core.rollout import Rollout

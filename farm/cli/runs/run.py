@@ -131,8 +131,8 @@ def _check(asked: Mapping[str, Any]) -> None:
     """Refuse as wrong usage what the gateway would refuse, before a farm is started for it."""
     from pydantic import ValidationError
 
-    from farm.schemas.complaints import complaints
     from farm.schemas.requests import CreateRun
+    from farm.schemas.validation_messages import complaints
 
     try:
         CreateRun.model_validate({"taskset": "-", **asked})

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm.core.rollout import Origin, Status
-from farm.core.trainable import WITHOUT_TOKENS, untrainable
+from farm.core.untrainable_reasons import WITHOUT_TOKENS, untrainable
 
 if TYPE_CHECKING:
     from farm.schemas.responses import RunAnswer

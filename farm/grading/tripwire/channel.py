@@ -1,4 +1,4 @@
-"""Writes the tripwire's findings into its FIFO. Runs in the sandbox, as part of ``inside``."""
+"""Writes the tripwire's findings into its FIFO. Runs in the sandbox, as part of ``audit_hook``."""
 
 import os
 import time

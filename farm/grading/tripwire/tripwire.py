@@ -25,7 +25,7 @@ from farm.grading.diff.patch import MAX_SHOWN_BYTES
 from farm.grading.verdict import Verdict, discredit
 from sandboxes.interface import ExecResult, Sandbox
 
-HOOK_MODULES = ("watches", "channel", "lines", "library", "inside")
+HOOK_MODULES = ("runner_checks", "channel", "event_source", "library_checks", "audit_hook")
 """The modules whose source is concatenated to the hook, in this order."""
 SHELL = ("/.farm/bin/bash", "-c")
 BUSYBOX = "/.farm/bin/busybox"

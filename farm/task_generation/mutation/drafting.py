@@ -9,7 +9,7 @@ from farm.core.change import Change, ChangeKind, FileChange
 from farm.grading.diff.patch import render_patch
 from farm.task_generation.mutation.directory import TaskDraft
 from farm.task_generation.mutation.edits import fingerprint
-from farm.task_generation.mutation.faults import Fault, apply_faults
+from farm.task_generation.mutation.fault_choice import Fault, apply_faults
 from farm.task_generation.mutation.features import OPERATOR as FEATURE
 from farm.task_generation.mutation.hide_tests import hide_tests
 from farm.task_generation.mutation.operators import REMOVED_METHOD

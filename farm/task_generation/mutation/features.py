@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from farm.grading.decoys.python_source import Function
 from farm.task_generation.mutation.edits import ByteEdit, apply_edits, body_of, fingerprint, functions_of, parse_source
-from farm.task_generation.mutation.faults import Fault
+from farm.task_generation.mutation.fault_choice import Fault
 from farm.task_generation.mutation.trials import BaselineRun
 
 OPERATOR = "deleted feature"

@@ -20,7 +20,7 @@ from farm.task_generation.mutation.drafting import (
     trial_of,
     trial_verdict,
 )
-from farm.task_generation.mutation.faults import Fault, choose_faults
+from farm.task_generation.mutation.fault_choice import Fault, choose_faults
 from farm.task_generation.mutation.features import choose_features
 from farm.task_generation.mutation.repository import Repository
 from farm.task_generation.mutation.trials import BaselineRun, Trial, TrialResult, run_baseline, run_trials

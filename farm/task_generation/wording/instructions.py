@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.task_generation.mutation.edits import functions_of, parse_source
-from farm.task_generation.mutation.faults import Fault
+from farm.task_generation.mutation.fault_choice import Fault
 from farm.task_generation.mutation.operators import REMOVED_METHOD
 from farm.task_generation.wording.failing_statement import Example
 from farm.task_generation.wording.failure_examples import best_examples

@@ -14,12 +14,12 @@ from sandboxes.tools.actions.apply_patch import PatchActions
 from sandboxes.tools.actions.files import FileActions
 from sandboxes.tools.actions.terminal import TerminalActions
 from sandboxes.tools.packs import claude_code, codex, cursor, swe_agent
-from sandboxes.tools.packs.bash import Bash
-from sandboxes.tools.packs.codebase_search import CodebaseSearch
-from sandboxes.tools.packs.edit import Edit
-from sandboxes.tools.packs.glob import Glob
-from sandboxes.tools.packs.grep import Grep
-from sandboxes.tools.packs.submit import Submit
+from sandboxes.tools.packs.default.bash import Bash
+from sandboxes.tools.packs.default.codebase_search import CodebaseSearch
+from sandboxes.tools.packs.default.edit import Edit
+from sandboxes.tools.packs.default.glob import Glob
+from sandboxes.tools.packs.default.grep import Grep
+from sandboxes.tools.packs.default.submit import Submit
 from sandboxes.tools.parse_call import did_you_mean
 from sandboxes.tools.tool import Tool
 

@@ -12,8 +12,8 @@ from sandboxes.tools.actions.files import OnFiles, paged
 from sandboxes.tools.actions.terminal import SHELL, JobRequest, OnTerminal
 from sandboxes.tools.actions.text_edits import Replacement
 from sandboxes.tools.arguments import Arguments, Command, Name, Unused, UnusedFlag
-from sandboxes.tools.packs.glob import Glob
-from sandboxes.tools.packs.grep import Context, Grep, GrepInput
+from sandboxes.tools.packs.default.glob import Glob
+from sandboxes.tools.packs.default.grep import Context, Grep, GrepInput
 from sandboxes.tools.rendering import shown_name
 from sandboxes.tools.tool import Reads, ToolResult, Writes, refused
 

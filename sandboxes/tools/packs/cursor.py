@@ -15,7 +15,7 @@ from sandboxes.tools.actions.ripgrep import listed, search
 from sandboxes.tools.actions.terminal import SHELL, OnTerminal
 from sandboxes.tools.actions.text_edits import Replacement
 from sandboxes.tools.arguments import Arguments, Command, Name, UnusedFlag
-from sandboxes.tools.packs.grep import matching, shown_match
+from sandboxes.tools.packs.default.grep import matching, shown_match
 from sandboxes.tools.rendering import shown_name
 from sandboxes.tools.tool import Reads, Tool, ToolResult, Writes
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from sandboxes.errors import SpecError
 from sandboxes.interface import Sandbox
 from sandboxes.tools.arguments import Arguments, Name
-from sandboxes.tools.packs.edit import Edit
+from sandboxes.tools.packs.default.edit import Edit
 from sandboxes.tools.packs.swe_agent import StrReplaceEditor
 from sandboxes.tools.tool import Reads, Tool, ToolResult
 

@@ -14,7 +14,7 @@ from sandboxes.tools.actions.files import FileActions
 from sandboxes.tools.actions.terminal import SHELL, OnTerminal
 from sandboxes.tools.actions.text_edits import EditedText, EditRefused, encode, insert, replace
 from sandboxes.tools.arguments import Arguments, Command, Name
-from sandboxes.tools.packs.edit import lines_in
+from sandboxes.tools.packs.default.edit import lines_in
 from sandboxes.tools.tool import ToolResult, Writes
 
 _NEEDS: dict[str, set[str]] = {

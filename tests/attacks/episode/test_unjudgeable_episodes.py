@@ -11,7 +11,7 @@ import pytest
 from farm.core.rollout import Origin, Rollout, StopReason, check
 from farm.core.run import EpisodeLimits
 from farm.core.task import MIN_STORAGE_MIB
-from farm.core.trainable import TOO_LONG
+from farm.core.untrainable_reasons import TOO_LONG
 from farm.episode import NodeServices, Reply, bare_verdict, run_episode
 from farm.episode.record_limits import DROPPED, MOST_SIDECAR_CHARS, NOT_FINITE, fit
 from farm.episode.record_limits import MOST_TOKENS as MOST_TOKENS_KEPT

@@ -24,7 +24,7 @@ from farm.bench import (
     measure_tools,
     measure_verify,
 )
-from farm.bench.docker_baseline import LABEL
+from farm.bench.docker_containers import LABEL
 from farm.cli.bench import app
 from farm.cli.errors import CliError
 from farm.core.change import Change

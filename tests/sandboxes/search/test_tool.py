@@ -14,7 +14,7 @@ from sandboxes.search.index_store import IndexStore
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import ToolErrorKind, ToolResult, Toolset
-from sandboxes.tools.packs.codebase_search import SNIPPET_LINES, CodebaseSearch
+from sandboxes.tools.packs.default.codebase_search import SNIPPET_LINES, CodebaseSearch
 from sandboxes.tools.toolset import MAX_CHARS
 
 BUSYBOX = "/.farm/bin/busybox"

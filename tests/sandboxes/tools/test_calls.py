@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict
 from sandboxes.errors import SpecError
 from sandboxes.interface import Sandbox
 from sandboxes.tools import ToolErrorKind, Toolset
-from sandboxes.tools.packs.bash import BashInput
-from sandboxes.tools.packs.edit import EditInput
-from sandboxes.tools.packs.glob import GlobInput
-from sandboxes.tools.packs.grep import GrepInput
+from sandboxes.tools.packs.default.bash import BashInput
+from sandboxes.tools.packs.default.edit import EditInput
+from sandboxes.tools.packs.default.glob import GlobInput
+from sandboxes.tools.packs.default.grep import GrepInput
 from sandboxes.tools.parse_call import MalformedCall, parse_arguments
 from sandboxes.tools.schemas import schema_of
 

@@ -5,7 +5,7 @@ import pytest
 from sandboxes.interface import Capture
 from sandboxes.tools.actions.nearby_names import nearest_names
 from sandboxes.tools.packs.codex import parse_patch_call
-from sandboxes.tools.packs.grep import as_bytes_too
+from sandboxes.tools.packs.default.grep import as_bytes_too
 from sandboxes.tools.rendering import captured
 
 LONG = 200_000

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxes.interface import Capture
-from sandboxes.tools.packs.glob import split_pattern
+from sandboxes.tools.packs.default.glob import split_pattern
 from sandboxes.tools.rendering import captured, clipped, fitting, printed, shown_name, visible
 
 

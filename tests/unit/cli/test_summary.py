@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.cli.runs.summary import unsolved_by_oracle, untrainable_lines
-from farm.core.trainable import INCONSISTENT, NO_TOKENS
+from farm.core.untrainable_reasons import INCONSISTENT, NO_TOKENS
 from farm.schemas.rollout import RolloutHead, RolloutRecord
 from tests.support.rollouts import make_rollout
 

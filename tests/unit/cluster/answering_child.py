@@ -11,7 +11,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from farm.cluster.kept_process import READY
+from farm.cluster.restarted_process import READY
 
 DIRECTORY: Path
 

@@ -26,7 +26,7 @@ from farm.tasks import TaskBundle, TaskError, load_task, pack, unpack
 from sandboxes.errors import SpecError
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import Toolset
-from sandboxes.tools.packs.answer import MOST_FILES, MOST_RANGES, Answer
+from sandboxes.tools.packs.default.answer import MOST_FILES, MOST_RANGES, Answer
 from tests.support.farm.episode_values import EDITOR, Scripted, call, create, fake, order, sampled, say, task
 from tests.support.farm.grading_values import change
 from tests.unit.tasks.test_loader import write_task

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from farm.schemas.complaints import complaints
 from farm.schemas.requests import NOT_AVAILABLE, CreateRun, EmptyBody, LeaseBody, RequestBody
+from farm.schemas.validation_messages import complaints
 
 RUN: dict[str, Any] = {"taskset": "demo", "policy": "nop", "group_size": 1}
 LEASE: dict[str, Any] = {"consumer": "c"}

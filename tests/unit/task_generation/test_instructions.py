@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from farm.task_generation.mutation.faults import Fault
+from farm.task_generation.mutation.fault_choice import Fault
 from farm.task_generation.mutation.trials import FailedTest
 from farm.task_generation.wording.failing_statement import Example
 from farm.task_generation.wording.failure_examples import best_examples, describe_failure, describe_wanted

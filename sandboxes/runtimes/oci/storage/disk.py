@@ -15,7 +15,7 @@ from typing import Protocol
 from sandboxes.errors import DiskFull, RuntimeUnavailable
 from sandboxes.linux.remove_tree import remove_tree
 from sandboxes.runtimes.oci.storage import mounts
-from sandboxes.runtimes.oci.storage.btrfs import QuotaDisk
+from sandboxes.runtimes.oci.storage.btrfs_disk import QuotaDisk
 
 COPY_S = 120.0
 """Time-out of a copy that may copy every byte."""

@@ -1,10 +1,10 @@
-"""Finds replaced library functions and overwritten test code. Runs in the sandbox, as part of ``inside``."""
+"""Finds replaced library functions and overwritten test code. Runs in the sandbox, as part of ``audit_hook``."""
 
 import sys
 import time
 from typing import Any
 
-from farm.grading.tripwire.watches import plain, watch_calls
+from farm.grading.tripwire.runner_checks import plain, watch_calls
 
 TIME_SHARE_DIVISOR = 50
 """The checks may take at most 1/50 of the tests' time."""

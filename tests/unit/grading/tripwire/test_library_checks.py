@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.grading.tripwire.library import follow_tests
+from farm.grading.tripwire.library_checks import follow_tests
 from farm.grading.tripwire.tripwire import ChangedLines
-from tests.unit.grading.tripwire.test_inside import watch
+from tests.unit.grading.tripwire.test_audit_hook import watch
 
 NATIVE = {
     "import": "import ctypes\ndef total(): pass\n",

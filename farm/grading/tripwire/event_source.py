@@ -1,11 +1,11 @@
-"""Finds the line of the change that caused an event. Runs in the sandbox, as part of ``inside``."""
+"""Finds the line of the change that caused an event. Runs in the sandbox, as part of ``audit_hook``."""
 
 import os
 import posixpath
 import sys
 from typing import Any
 
-from farm.grading.tripwire.watches import BoundMethod, plain
+from farm.grading.tripwire.runner_checks import BoundMethod, plain
 
 TOOLS = (
     " inspect linecache tokenize pathlib io runpy subprocess os shutil glob fnmatch codecs ast contextlib threading "

@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from farm.cluster.kept_process import READY
+from farm.cluster.restarted_process import READY
 
 if __name__ == "__main__":
     refused: Path = pickle.load(sys.stdin.buffer)

@@ -17,7 +17,15 @@ from contextlib import suppress
 from typing import Any
 
 from farm.grading.tripwire.channel import open_channel
-from farm.grading.tripwire.library import (
+from farm.grading.tripwire.event_source import (
+    LIBRARY_READERS,
+    LOADERS,
+    NEVER_STOP,
+    STOP_AT_OTHER_CODE,
+    STOP_AT_OTHER_PACKAGES,
+    follow_lines,
+)
+from farm.grading.tripwire.library_checks import (
     INTERPRETERS_ARE_PUBLIC,
     MEMORY,
     UNWATCHED_MODULES,
@@ -26,15 +34,7 @@ from farm.grading.tripwire.library import (
     watch_memory,
     with_own_globals,
 )
-from farm.grading.tripwire.lines import (
-    LIBRARY_READERS,
-    LOADERS,
-    NEVER_STOP,
-    STOP_AT_OTHER_CODE,
-    STOP_AT_OTHER_PACKAGES,
-    follow_lines,
-)
-from farm.grading.tripwire.watches import (
+from farm.grading.tripwire.runner_checks import (
     follow_runner,
     plain,
     watch_calls,

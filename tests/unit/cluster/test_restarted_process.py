@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farm.cluster import ClusterError, kept_process
-from farm.cluster.kept_process import Health, KeptProcess, ProcessSpec
+from farm.cluster import ClusterError, restarted_process
+from farm.cluster.restarted_process import Health, KeptProcess, ProcessSpec
 
 Changes = asyncio.Queue[tuple[int | None, str]]
 
@@ -22,7 +22,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[KeptProcess, 
     """Return a process that cannot start while ``tmp_path/refused`` exists, and the queue of its state changes."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     changes: Changes = asyncio.Queue()
-    spec = ProcessSpec("gateway", "tests.unit.cluster.kept_child", tmp_path / "refused", tmp_path / "gateway.log")
+    spec = ProcessSpec("gateway", "tests.unit.cluster.restarted_child", tmp_path / "refused", tmp_path / "gateway.log")
     process = KeptProcess(spec, on_change=lambda pid, trouble: changes.put_nowait((pid, trouble)))
     return process, changes
 
@@ -61,7 +61,7 @@ async def test_failed_state_callback_does_not_stop_restarts(
         changes.put_nowait((pid, trouble))
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    module, refused = "tests.unit.cluster.kept_child", tmp_path / "refused"
+    module, refused = "tests.unit.cluster.restarted_child", tmp_path / "refused"
     spec = ProcessSpec("gateway", module, refused, tmp_path / "gateway.log")
     async with KeptProcess(spec, on_change=on_change):
         first, _ = await changes.get()
@@ -86,7 +86,7 @@ async def test_hung_process_is_restarted_and_slow_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
-    monkeypatch.setattr(kept_process, "_STOP_S", 1.0)
+    monkeypatch.setattr(restarted_process, "_STOP_S", 1.0)
     changes: Changes = asyncio.Queue()
     (tmp_path / "silent").write_text("2")
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -124,4 +124,4 @@ async def test_dead_process_is_not_restarted_after_exit(
         os.kill(first, signal.SIGKILL)
         assert await changes.get() == (None, "its process was killed by SIGKILL")
     assert changes.empty()
-    assert [one for one in psutil.Process().children() if "tests.unit.cluster.kept_child" in one.cmdline()] == []
+    assert [one for one in psutil.Process().children() if "tests.unit.cluster.restarted_child" in one.cmdline()] == []

@@ -1,4 +1,4 @@
-"""Checks and events that the tripwire adds to Python's audit events. Runs in the sandbox, as part of ``inside``."""
+"""Checks and events that the tripwire adds to Python's audit events. Runs in the sandbox, as part of ``audit_hook``."""
 
 import gc
 import sys
