@@ -21,7 +21,12 @@ def make_empty(sandbox_dir: Path, root: int) -> None:
 
 
 def overlay_options(sandbox_dir: Path) -> str:
-    return f"upperdir={sandbox_dir / UPPER},workdir={sandbox_dir / WORK},volatile"
+    """Return the overlay's mount options.
+
+    ``xino=on``: an image's file keeps its inode number when it is changed or linked, although the layers are on another
+    file system. Without it a hard link to an image's file is another file, and ``git clone`` of a local path fails.
+    """
+    return f"upperdir={sandbox_dir / UPPER},workdir={sandbox_dir / WORK},volatile,xino=on"
 
 
 def root_of(sandbox_dir: Path) -> int:
