@@ -32,6 +32,7 @@ COMMANDS = {
     "images": "images:app",
     "runs": "runs:app",
     "nodes": "nodes:app",
+    "policies": "policies:app",
     "rollouts": "rollouts:app",
     "rewards": "rewards:app",
     "sandbox": "sandbox:sandbox",

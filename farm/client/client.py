@@ -37,11 +37,14 @@ from farm.schemas.msgpack_encoding import MalformedRecord
 from farm.schemas.problems import PREFIX, Problem, ProblemType
 from farm.schemas.responses import (
     DeletedAnswer,
+    DeletedPolicyAnswer,
     ExtendedAnswer,
     FarmAnswer,
     LeaseAnswer,
     NodeAnswer,
     NodesAnswer,
+    PoliciesAnswer,
+    PolicyDocumentAnswer,
     RescoreAnswer,
     RolloutsAnswer,
     RulesAnswer,
@@ -207,6 +210,37 @@ class FarmClient:
         """Give a node no more episodes, or, if ``drain`` is false, give it some again. Running episodes go on."""
         word = "drain" if drain else "resume"
         return self._exchange.post(NodeAnswer, f"/v1/nodes/{_part(node_id)}/{word}")
+
+    # Policies
+
+    def put_policy(
+        self, name: str, version: int, *, endpoints: Sequence[str] | None = None, model: str | None = None
+    ) -> PolicyDocumentAnswer:
+        """Announce a policy, or new weights of a known one.
+
+        ``version`` is the version of the weights. ``endpoints`` and ``model`` None: as before.
+        """
+        body = {"version": version, "endpoints": endpoints, "model": model}
+        given = {key: value for key, value in body.items() if value is not None}
+        return plain(PolicyDocumentAnswer, self._exchange.send("PUT", f"/v1/policies/{_part(name)}", json=given))
+
+    def policy(self, name: str) -> PolicyDocumentAnswer:
+        return self._exchange.get(PolicyDocumentAnswer, f"/v1/policies/{_part(name)}")
+
+    def policies(self) -> tuple[PolicyDocumentAnswer, ...]:
+        """Return all policies, in the order of their names."""
+        return self._exchange.get(PoliciesAnswer, "/v1/policies").policies
+
+    def pause_policy(self, name: str) -> PolicyDocumentAnswer:
+        """Request no more replies of a policy until it is resumed, for example while its weights change."""
+        return self._exchange.post(PolicyDocumentAnswer, f"/v1/policies/{_part(name)}/pause")
+
+    def resume_policy(self, name: str) -> PolicyDocumentAnswer:
+        return self._exchange.post(PolicyDocumentAnswer, f"/v1/policies/{_part(name)}/resume")
+
+    def delete_policy(self, name: str) -> None:
+        """Delete a policy. Raises FarmError, also while a live run uses it."""
+        self._exchange.delete(DeletedPolicyAnswer, f"/v1/policies/{_part(name)}")
 
     # Leases
 

@@ -17,7 +17,7 @@ from ray.exceptions import ActorDiedError, RayError
 from farm.logs import name_node, node_log, open_log, remove_old_nodes
 from farm.node.agent import AgentSettings, NodeAgent
 from farm.node.resources import NodeConfig, SchedulerConfig, load_resource_factory
-from farm.policy import EndpointPool
+from farm.policy import EndpointPool, PolicyDirectory, PolicyRoutes
 from farm.scheduler.messages import Event, NodeLost
 from farm.scheduler.service import NodeCommand, SchedulerService
 from farm.store import Store
@@ -141,7 +141,7 @@ class NodeAgentActor:
             AgentSettings(plan.slots, plan.state_dir, tracebacks=plan.test_tracebacks, join=plan.join),
             store=store,
             send_events=self._tell,
-            endpoints=EndpointPool(plan.access, timeouts=plan.timeouts),
+            routes=PolicyRoutes(EndpointPool(plan.access, timeouts=plan.timeouts), PolicyDirectory(store.policies)),
         )
         return await stack.enter_async_context(agent)
 

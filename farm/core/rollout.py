@@ -151,6 +151,8 @@ class AuditFlag:
 class Rollout:
     """The record of an episode; see farm/docs/rollout-record.md. ``reward`` is None if the episode was not judged.
 
+    ``policy`` is the name that the run gives. ``model`` is the model that the endpoint reports; "" if it reports none.
+
     ``turns``, ``messages_head`` (the first system and user messages), ``patch`` (the agent's change as a diff in git's
     format) and ``reason`` (one line that explains the reward) are the sidecar, which is stored and fetched separately
     from the fields that a learner needs.
@@ -190,6 +192,7 @@ class Rollout:
     tool_pack: str = ""
     tools: tuple[str, ...] = ()
     audit: tuple[AuditFlag, ...] = ()
+    model: str = ""
     schema_version: int = field(default=SCHEMA_VERSION)
 
 

@@ -45,17 +45,26 @@ class ReplyTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """The policy of a run. ``kind`` is ``oracle``, ``nop`` or ``openai``; only ``openai`` uses the other fields."""
+    """The policy of a run. ``kind`` is ``oracle``, ``nop`` or ``openai``; only ``openai`` uses the other fields.
+
+    ``policy`` names a policy document, whose endpoints are used; otherwise ``endpoint`` is the one that is used.
+    """
 
     kind: str
     endpoint: str = ""
     model: str = ""
     sampling_params: Mapping[str, float | int | str | bool] = field(default_factory=dict)
     timeouts: ReplyTimeouts = ReplyTimeouts()
+    policy: str = ""
 
     @property
     def name(self) -> str:
-        return self.model or self.kind
+        return self.policy or self.model or self.kind
+
+    @property
+    def source(self) -> str:
+        """Return the name of the policy or the endpoint that serves this policy; "" if it needs none."""
+        return self.policy or self.endpoint
 
 
 @dataclass(frozen=True, slots=True)

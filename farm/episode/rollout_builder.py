@@ -122,6 +122,7 @@ def _compose(assignment: EpisodeAssignment, result: EpisodeResult, failure: Fail
         metrics=result.metrics,
         trainable=bool(segments),
         policy=_policy(assignment, result.replies),
+        model=_model(result.replies),
         policy_version_min=oldest,
         policy_version_max=newest,
         sampling_params=assignment.policy.sampling_params,
@@ -141,9 +142,14 @@ def _compose(assignment: EpisodeAssignment, result: EpisodeResult, failure: Fail
 
 
 def _policy(assignment: EpisodeAssignment, replies: tuple[Reply, ...]) -> str:
-    """Return the model's name: the one that the run gives, or else the one that the endpoint was asked for."""
-    named = next((reply.model for reply in replies if reply.model), "")
-    return assignment.policy.model or named or assignment.policy.name
+    """Return the policy's name: the one that the run gives, or else the model that the endpoint reports."""
+    spec = assignment.policy
+    return spec.policy or spec.model or _model(replies) or spec.name
+
+
+def _model(replies: tuple[Reply, ...]) -> str:
+    """Return the model that the endpoint reports, or else the one that was requested."""
+    return next((reply.model for reply in replies if reply.model), "")
 
 
 def _reason(assignment: EpisodeAssignment, result: EpisodeResult) -> str:

@@ -1,6 +1,5 @@
 """The turn loop: policy and tools in turn until the policy is done or a limit is reached."""
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from farm.core.run import EpisodeLimits
 from farm.core.task import Task
 from farm.episode.events import EventKind
 from farm.episode.journal import EpisodeJournal, JournalState, RecordedTurn, TurnJournal
-from farm.episode.phase_times import Stopwatch
+from farm.episode.phase_times import AgentDeadline, Stopwatch
 from farm.episode.prompts import AFTER_SUBMIT, UNFINISHED, assistant_message, tool_messages
 from farm.episode.tool_calls import MOST_CALLS, CallLimits, run_calls
 from farm.policy.base import Message, Policy, PolicyError, Reply, ToolCall
@@ -96,7 +95,8 @@ class TurnLoop:
             await self.recall(past)
         stop = past.stop if past else None
         if stop is None:
-            stop = await self._converse(sandbox, asyncio.timeout(self._limits.agent_s - spent_s))
+            deadline = AgentDeadline(self._limits.agent_s - spent_s, lambda: self._policy.held_s)
+            stop = await self._converse(sandbox, deadline)
             self._journal.record_stop(stop)
         return stop
 
@@ -114,7 +114,7 @@ class TurnLoop:
             self._watch.add("tools_s", turn.tools_s)
         self._interrupted = open_turns[0] if open_turns else None
 
-    async def _converse(self, sandbox: Sandbox, deadline: asyncio.Timeout) -> StopReason:
+    async def _converse(self, sandbox: Sandbox, deadline: AgentDeadline) -> StopReason:
         try:
             async with deadline:
                 for index in range(len(self._conversation.turns), self._limits.max_turns):
@@ -142,10 +142,13 @@ class TurnLoop:
             await self._policy.replay(self._messages, self._schemas)
             reply, started_at, model_s, spent_s = past.reply, past.started_at, past.model_s, past.tools_s
         else:
-            started_at, requested, spent_s = time.time(), time.monotonic(), 0.0
+            started_at, requested, held_s, spent_s = time.time(), time.monotonic(), self._policy.held_s, 0.0
             with self._watch.phase("policy_s"):
                 reply = await self._policy.reply(self._messages, self._schemas)
-            model_s = time.monotonic() - requested
+            held_s = self._policy.held_s - held_s
+            if held_s:
+                self._watch.add("held_s", held_s)
+            model_s = time.monotonic() - requested - held_s
             if reply.silent:
                 return reply.stop
             self._journal.record_reply(reply, started_at, model_s)

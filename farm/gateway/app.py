@@ -12,7 +12,7 @@ from farm.gateway import errors
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.errors import ApiError
 from farm.gateway.request_guard import RequestGuard
-from farm.gateway.routes import health, leases, nodes, rewards, rollouts, runs
+from farm.gateway.routes import health, leases, nodes, policies, rewards, rollouts, runs
 from farm.gateway.tasksets import Prepare
 from farm.scheduler.client import SchedulerClient
 from farm.schemas.problems import FieldProblem, ProblemType
@@ -42,7 +42,7 @@ def make_app(store: Store, scheduler: SchedulerClient, config: Config, *, prepar
     app.state.checking = None
     errors.install(app)
     app.include_router(health.router)
-    for router in (runs.router, nodes.router, leases.router, rewards.router, rollouts.router):
+    for router in (runs.router, policies.router, nodes.router, leases.router, rewards.router, rollouts.router):
         app.include_router(router, dependencies=[Depends(_check_query)])
     app.add_middleware(RequestGuard, gatekeeper=Gatekeeper(config.tokens))
     app.add_middleware(health.RequestCounter, series=app.state.series)

@@ -13,7 +13,17 @@ from farm.scheduler.client import SchedulerUnavailable
 from farm.schemas.problems import MEDIA_TYPE, PREFIX, FieldProblem, Problem, ProblemType
 from farm.schemas.requests import NOT_AVAILABLE
 from farm.schemas.validation_messages import complaints
-from farm.store import BadCursor, LeaseNotHeld, RunExists, StoreUnavailable, UnknownLease, UnknownRules, UnknownRun
+from farm.store import (
+    BadCursor,
+    LeaseNotHeld,
+    RunExists,
+    StoreUnavailable,
+    TooManyPolicies,
+    UnknownLease,
+    UnknownPolicy,
+    UnknownRules,
+    UnknownRun,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -90,11 +100,11 @@ def to_api_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
-        case UnknownRun() | UnknownLease() | UnknownRules():
+        case UnknownRun() | UnknownLease() | UnknownRules() | UnknownPolicy():
             return ApiError(ProblemType.NOT_FOUND, str(error))
         case LeaseNotHeld():
             return ApiError(ProblemType.LEASE_LOST, str(error))
-        case RunExists():
+        case RunExists() | TooManyPolicies():
             return ApiError(ProblemType.CONFLICT, str(error))
         case BadCursor():
             return ApiError(ProblemType.INVALID, str(error), errors=(FieldProblem(field="cursor", message=str(error)),))
@@ -139,6 +149,8 @@ def install(app: FastAPI) -> None:
         UnknownRun,
         UnknownLease,
         UnknownRules,
+        UnknownPolicy,
+        TooManyPolicies,
         BadRules,
         LeaseNotHeld,
         RunExists,

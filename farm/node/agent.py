@@ -19,7 +19,7 @@ from farm.node.publisher import AgentStore, RolloutPublisher
 from farm.node.recovery import reap, recover, remove_sandboxes, run_reap_loop
 from farm.node.resources import NodeResources
 from farm.node.task_cache import TaskCache
-from farm.policy import EndpointPool
+from farm.policy import PolicyRoutes
 from farm.scheduler.messages import DrainNode, EpisodeEnded, Heartbeat, PrewarmSandboxes, StartEpisode, StopEpisode
 from sandboxes.cancellation import cancel_all, shielded
 
@@ -67,12 +67,12 @@ class NodeAgent:
         *,
         store: AgentStore,
         send_events: EventSink,
-        endpoints: EndpointPool,
+        routes: PolicyRoutes,
     ) -> None:
         self.node_id = node_id
         self._resources = resources
         self._settings = settings
-        self._endpoints = endpoints
+        self._routes = routes
         tasks = TaskCache(store, settings.state_dir / "bundles")
         self._prewarmer = SandboxPrewarmer(resources.pool, tasks, resources.image_cache)
         self._journals = JournalDirectory(settings.state_dir / "episodes")
@@ -89,7 +89,7 @@ class NodeAgent:
             images=resources.image_cache,
             prewarmer=self._prewarmer,
             publisher=RolloutPublisher(store, node_id, settings.longest_backoff_s),
-            endpoints=endpoints,
+            routes=routes,
             journals=self._journals,
         )
         self._runner = EpisodeRunner(services, parts, settings.slots)
@@ -117,6 +117,7 @@ class NodeAgent:
             self._heartbeat.run(),
             run_reap_loop(runtime, self._settings.reap_every_s),
             self._resources.image_cache.run_eviction_loop(),
+            self._routes.run(),
         )
         self._loops = [asyncio.create_task(loop) for loop in loops]
         return self
@@ -184,6 +185,7 @@ class NodeAgent:
             draining=self._draining,
             join=self._settings.join,
             outages={episode.assignment.run_id: episode.outage for episode in episodes if episode.outage},
+            endpoints=self._routes.figures(),
         )
 
     async def _close(self) -> None:
@@ -203,4 +205,4 @@ class NodeAgent:
             await asyncio.gather(*late, return_exceptions=True)
         await self._heartbeat.send_last(self.node_id, self._settings.shutdown_timeout_s)
         await self._resources.image_cache.close()
-        await self._endpoints.close()
+        await self._routes.close()

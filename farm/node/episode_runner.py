@@ -24,7 +24,7 @@ from farm.node.prewarm import SandboxPrewarmer
 from farm.node.publisher import RolloutPublisher
 from farm.node.recovery import remove_sandboxes
 from farm.node.task_cache import TaskCache
-from farm.policy import EndpointPool, make_policy
+from farm.policy import PolicyRoutes, make_policy
 from sandboxes import ImageError
 from sandboxes.cancellation import shielded
 
@@ -70,7 +70,7 @@ class RunnerParts:
     images: ImageCache
     prewarmer: SandboxPrewarmer
     publisher: RolloutPublisher
-    endpoints: EndpointPool
+    routes: PolicyRoutes
     journals: JournalDirectory
 
 
@@ -123,7 +123,13 @@ class EpisodeRunner:
             episode.seconds["queue_s"] = began - episode.assigned_at
             bundle = await parts.publisher.retry_until_available(lambda: parts.tasks.get(assignment.task))
             await parts.images.ensure(bundle)
-            policy = make_policy(assignment.policy, bundle, seed=assignment.seed, endpoints=parts.endpoints)
+            policy = make_policy(
+                assignment.policy,
+                bundle,
+                seed=assignment.seed,
+                routes=parts.routes,
+                session=assignment.rollout_id,
+            )
             episode.policy = policy
             episode.seconds["prepare_s"] = time.monotonic() - began
             try:

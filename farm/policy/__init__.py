@@ -11,17 +11,18 @@ from farm.policy.nop import NopPolicy
 from farm.policy.openai import OpenAIPolicy
 from farm.policy.openai_endpoint import EndpointPool
 from farm.policy.oracle import OraclePolicy
+from farm.policy.routing import PolicyDirectory, PolicyRoutes
 from farm.tasks.bundle import TaskBundle
 
-__all__ = ["EndpointPool", "make_policy"]
+__all__ = ["EndpointPool", "PolicyDirectory", "PolicyRoutes", "make_policy"]
 
 KINDS = ("oracle", "nop", "openai")
 
 
-def make_policy(spec: PolicySpec, bundle: TaskBundle, *, seed: int, endpoints: EndpointPool) -> Policy:
+def make_policy(spec: PolicySpec, bundle: TaskBundle, *, seed: int, routes: PolicyRoutes, session: str = "") -> Policy:
     """Return the policy of one episode; the caller closes it. Raises PolicyError for a spec that names none.
 
-    ``endpoints`` are shared by the episodes of a node.
+    ``routes`` are shared by the episodes of a node. ``session`` keeps the episode on one endpoint of its policy.
     """
     match spec.kind:
         case "oracle":
@@ -29,6 +30,6 @@ def make_policy(spec: PolicySpec, bundle: TaskBundle, *, seed: int, endpoints: E
         case "nop":
             return NopPolicy()
         case "openai":
-            return OpenAIPolicy(spec, endpoints.at(spec.endpoint), seed=seed)
+            return OpenAIPolicy(spec, routes.route(spec, session), seed=seed)
         case _:
             raise PolicyError(f"no policy of kind {spec.kind!r}; there are {', '.join(KINDS)}", retryable=False)

@@ -40,9 +40,9 @@ class Reply:
     """One reply of a policy.
 
     ``stop`` is set if the policy cannot go on: its context is full, or it sent garbage that an error message cannot
-    repair. If the reply is then empty too, it is no turn, because no token was sampled for it. ``model`` is the name of
-    the requested model, if there is one. ``distrust`` says in one line why the engine's tokens are not in ``sampled``;
-    it is empty if the engine sent none.
+    repair. If the reply is then empty too, it is no turn, because no token was sampled for it. ``model`` is the name
+    that the endpoint reports, or else the requested one. ``distrust`` says in one line why the engine's tokens are not
+    in ``sampled``; it is empty if the engine sent none.
     """
 
     content: str
@@ -78,6 +78,14 @@ class Policy(Protocol):
         """Return why the endpoint does not serve now, or None if it serves or only takes its time.
 
         If the agent's time ends during an outage, the episode fails as retryable.
+        """
+        ...
+
+    @property
+    def held_s(self) -> float:
+        """Return the total seconds for which requests waited because the policy was paused.
+
+        They do not count as the agent's time.
         """
         ...
 

@@ -14,6 +14,10 @@ class NopPolicy:
         return None
 
     @property
+    def held_s(self) -> float:
+        return 0.0
+
+    @property
     def silent_s(self) -> float:
         return 0.0
 

@@ -1,31 +1,48 @@
 """A policy behind an OpenAI-compatible endpoint: requests, retries, and failures."""
 
 import asyncio
+import functools
 import json
 import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 import httpx
 import msgspec
 
 from farm.core.nesting_limit import MAX_DEPTH, read_json
-from farm.core.rollout import StopReason
+from farm.core.rollout import StopReason, WeightSpan
 from farm.core.run import PolicySpec
-from farm.policy.base import Message, PolicyError, Reply
-from farm.policy.openai_endpoint import EndpointResponse, OpenAIEndpoint
-from farm.policy.openai_response import MAX_NAME_CHARS, MalformedResponse, parse_completion, parse_models
+from farm.policy.base import Message, PolicyError, Reply, Sampled
+from farm.policy.completion_response import Continuation, parse_continuation, parse_generated, parse_text
+from farm.policy.continuation import completion_body, generate_body, join, nothing_after, tokens_left
+from farm.policy.openai_endpoint import (
+    EndpointResponse,
+    OpenAIEndpoint,
+    describe_failure,
+    describe_status,
+    error_text,
+    retry_after_s,
+)
+from farm.policy.openai_response import (
+    MAX_NAME_CHARS,
+    MalformedResponse,
+    ServedModel,
+    is_from_sglang,
+    parse_completion,
+    parse_models,
+)
+from farm.policy.reply_parser import parse_reply
+from farm.policy.routing.endpoint_group import EndpointRoute
 
 RESERVED = frozenset({"messages", "tools", "model", "stream", "n"})
 _BUSY = (429, 503)
+_ABORTED = "abort"
 _NO_ENTRY = (401, 403)
 _SET_KEY = "set the endpoint's API key (FARM_POLICY_KEY with FARM_POLICY_URL, or policy_endpoints)"
-_MEDIA_TYPE = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 _NAME_MODEL = "if that is the base address, ending in /v1, name the model (--model)"
 MAX_CONVERSATION_CHARS = 16 * 1024 * 1024
 """The maximum text of all messages of a request: more than any context holds."""
@@ -54,60 +71,55 @@ class RetrySettings:
 
 
 class OpenAIPolicy:
-    """The conversation of one episode with an endpoint.
+    """The conversation of one episode with the endpoints of a policy.
 
     A seed is sent only if the sampling parameters hold one. Each episode and turn adds its own number to the seed, so
-    that the episodes of a group differ. ``close`` leaves the endpoint open, because it is shared.
+    that the episodes of a group differ. ``close`` leaves the endpoints open, because they are shared.
+
+    A reply that the engine aborts, because its weights change, is continued from its tokens by any endpoint of the
+    policy: nothing that was sampled is sampled again.
     """
 
     def __init__(
-        self, spec: PolicySpec, endpoint: OpenAIEndpoint, *, seed: int, patience: RetrySettings | None = None
+        self, spec: PolicySpec, route: EndpointRoute, *, seed: int, patience: RetrySettings | None = None
     ) -> None:
         taken = RESERVED & spec.sampling_params.keys()
         if taken:
             raise PolicyError(f"sampling parameters may not set {', '.join(sorted(taken))}", retryable=False)
         self._spec = spec
-        self._endpoint = endpoint
+        self._route = route
         self._seed = seed
         self._patience = patience or RetrySettings()
         self._jitter = random.Random(seed)
         self._turn = 0
         self._outage: str | None = None
         self._asked_at: float | None = None
+        self._endpoint: OpenAIEndpoint | None = None
 
     @property
     def unavailable_reason(self) -> str | None:
-        return self._outage
+        return f"the policy {self._spec.policy} is paused" if self._route.is_held else self._outage
+
+    @property
+    def held_s(self) -> float:
+        return self._route.held_s
 
     @property
     def silent_s(self) -> float:
         """Return the seconds for which a request waits while the endpoint sends nothing to any request of this node."""
-        if self._asked_at is None or self._endpoint.answered_at > self._asked_at:
+        if self._asked_at is None or (self._endpoint and self._endpoint.answered_at > self._asked_at):
             return 0.0
         return time.monotonic() - self._asked_at
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
         if sum(map(_chars, messages)) > MAX_CONVERSATION_CHARS:
             return _FULL
-        body = await self._body(messages, tools)
-        garbage = 0
-        while True:
-            try:
-                answer = await self._patiently(lambda: self._endpoint.chat(body, _parse, self._spec.timeouts))
-            except MalformedResponse as error:
-                self._outage = None
-                garbage += 1
-                if garbage >= self._patience.garbage_tries:
-                    raise PolicyError(f"{self._endpoint.url} answers garbage: {error}", retryable=True) from None
-                continue
-            reply = answer.parsed
-            if reply is None:
-                return self._refused(answer)
-            self._outage = None
-            if reply.distrust:
-                self._endpoint.distrust(reply.distrust)
+        reply = await self._until_readable(lambda: self._first_part(messages, tools))
+        if reply.finish_reason == _ABORTED:
+            reply = await self._continue(reply, tools)
+        if not reply.silent:
             self._turn += 1
-            return replace(reply, model=str(body["model"])[:MAX_NAME_CHARS])
+        return reply
 
     async def replay(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
         self._turn += 1
@@ -115,66 +127,195 @@ class OpenAIPolicy:
     async def close(self) -> None:
         return None
 
-    async def _body(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    async def _first_part(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
+        """Return a reply, or the part of it before the engine aborted it. Raises MalformedResponse, PolicyError."""
+        aborted = 0
+        while True:
+            version = self._route.version
+            asked_model = ""
+
+            async def chat(endpoint: OpenAIEndpoint) -> EndpointResponse[Reply]:
+                nonlocal asked_model
+                asked_model = await self._model(endpoint)
+                body = self._body(asked_model, messages, tools)
+                return await endpoint.chat(body, lambda raw: _parse(raw, endpoint), self._spec.timeouts)
+
+            answer = await self._patiently(chat)
+            reply = answer.parsed
+            if reply is None:
+                return self._refused(answer)
+            self._outage = None
+            if reply.distrust and self._endpoint:
+                self._endpoint.distrust(reply.distrust)
+            if reply.finish_reason != _ABORTED or (reply.sampled and reply.sampled.token_ids):
+                reply = replace(reply, model=reply.model or asked_model[:MAX_NAME_CHARS])
+                return self._with_version(reply, version)
+            aborted += 1
+            self._outage = f"{self._url} aborts every request before its first token"
+            await asyncio.sleep(self._pause_s(aborted))
+
+    async def _continue(self, reply: Reply, tools: Sequence[Mapping[str, Any]]) -> Reply:
+        """Sample the rest of an aborted reply, and parse the whole. Raises PolicyError."""
+        assert reply.sampled is not None
+        sampled, finish_reason, request_id = reply.sampled, _ABORTED, reply.request_id
+        while finish_reason == _ABORTED:
+            version = self._route.version
+            part = await self._until_readable(functools.partial(self._next_part, sampled))
+            sampled = join(sampled, self._sampled_with_version(part.sampled, version))
+            finish_reason, request_id = part.finish_reason, part.request_id or request_id
+        parsed = parse_reply(await self._until_readable(lambda: self._text_of(sampled)), tools)
+        return replace(
+            reply,
+            content=parsed.content,
+            reasoning=parsed.reasoning,
+            tool_calls=parsed.tool_calls,
+            finish_reason=finish_reason,
+            request_id=request_id,
+            completion_tokens=len(sampled.token_ids),
+            sampled=sampled,
+        )
+
+    async def _next_part(self, sampled: Sampled) -> Continuation:
+        """Return the next tokens of an aborted reply. Raises MalformedResponse, PolicyError."""
+        prompt = sampled.prompt_token_ids + sampled.token_ids
+
+        async def complete(endpoint: OpenAIEndpoint) -> EndpointResponse[Continuation]:
+            model = await self._model(endpoint)
+            served = endpoint.served or await self._served(endpoint)
+            left = tokens_left(self._spec.sampling_params, sampled, served.context_length)
+            if left is None:
+                what = "names no max_model_len, and the run sets no max_tokens"
+                raise PolicyError(f"{endpoint.url} aborted a reply, {what}; set max_tokens", retryable=False)
+            if left <= 0:
+                return EndpointResponse(httpx.codes.OK, {}, Continuation(nothing_after(prompt), "length", ""))
+            make, parse = (
+                (generate_body, parse_generated) if endpoint.is_sglang else (completion_body, parse_continuation)
+            )
+            body = make(self._spec.sampling_params, sampled, model, left)
+            return await endpoint.continue_tokens(body, lambda raw: parse(raw, prompt), self._spec.timeouts)
+
+        answer = await self._patiently(complete)
+        if answer.parsed is None:
+            why = f"{self._url} aborted a reply and refuses to continue it with {describe_status(answer)}"
+            raise PolicyError(f"{why}; only engines with /completions by token ids can", retryable=False)
+        self._outage = None
+        return answer.parsed
+
+    async def _text_of(self, sampled: Sampled) -> str:
+        """Return the text of sampled tokens. Raises MalformedResponse, PolicyError."""
+
+        async def detokenize(endpoint: OpenAIEndpoint) -> EndpointResponse[str]:
+            body = {
+                "model": await self._model(endpoint),
+                "tokens": list(sampled.token_ids),
+                "skip_special_tokens": False,
+            }
+            return await endpoint.detokenize(body, parse_text)
+
+        answer = await self._patiently(detokenize)
+        if answer.parsed is None:
+            why = f"{self._url} aborted a reply and refuses to return its text with {describe_status(answer)}"
+            raise PolicyError(f"{why}; only engines with /detokenize can continue replies", retryable=False)
+        return answer.parsed
+
+    async def _until_readable(self, ask: Callable[[], Awaitable[Parsed]]) -> Parsed:
+        """Repeat a request whose answer cannot be read. Raises PolicyError after ``garbage_tries``."""
+        garbage = 0
+        while True:
+            try:
+                return await ask()
+            except MalformedResponse as error:
+                self._outage = None
+                garbage += 1
+                if self._endpoint:
+                    self._route.failed(self._endpoint, f"it answers garbage: {error}")
+                if garbage >= self._patience.garbage_tries:
+                    raise PolicyError(f"{self._url} answers garbage: {error}", retryable=True) from None
+
+    def _body(self, model: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         params = dict(self._spec.sampling_params)
         if isinstance(params.get("seed"), int):
             params["seed"] = (int(params["seed"]) + self._seed + self._turn) % 2**31
-        return {
-            "model": self._spec.model or self._endpoint.model or await self._ask_model(),
-            "messages": [_sendable(message) for message in messages],
-            "tools": list(tools),
-            **params,
-        }
+        sendable = [_sendable(message) for message in messages]
+        return {"model": model, "messages": sendable, "tools": list(tools), **params}
 
-    async def _ask_model(self) -> str:
-        """Return the name of the one served model. Until the name is known, the endpoint counts as unavailable."""
-        asked = f"{self._endpoint.url}/models"
+    @property
+    def _url(self) -> str:
+        return self._endpoint.url if self._endpoint else self._spec.source
+
+    async def _model(self, endpoint: OpenAIEndpoint) -> str:
+        return self._route.model or (endpoint.served or await self._served(endpoint)).name
+
+    async def _served(self, endpoint: OpenAIEndpoint) -> ServedModel:
+        """Return the one served model. Until its name is known, the endpoint counts as unavailable."""
+        asked = f"{endpoint.url}/models"
         self._outage = f"{asked} has not said which model is served"
         try:
-            answer = await self._patiently(lambda: self._endpoint.models(parse_models))
+            answer = await self._patiently(lambda one: one.models(parse_models), endpoint)
         except MalformedResponse as error:
             raise PolicyError(
                 f"{asked} answers 200 but names no model: {error}; {_NAME_MODEL}", retryable=False
             ) from None
         if answer.parsed is None:
             remedy = f"{_SET_KEY}, or name the model (--model)" if answer.status in _NO_ENTRY else _NAME_MODEL
-            raise PolicyError(f"{asked} refuses with {_status(answer)}; {remedy}", retryable=False)
-        self._endpoint.model = answer.parsed
-        self._outage = None
-        return self._endpoint.model
+            raise PolicyError(f"{asked} refuses with {describe_status(answer)}; {remedy}", retryable=False)
+        endpoint.served = answer.parsed
+        self._outage, self._asked_at = None, time.monotonic()  # the request that needs the name follows
+        return answer.parsed
 
-    async def _patiently(self, ask: Callable[[], Awaitable[EndpointResponse[Parsed]]]) -> EndpointResponse[Parsed]:
-        """Retry a request until the endpoint answers it for good. Raises PolicyError, MalformedResponse."""
+    def _with_version(self, reply: Reply, version: int | None) -> Reply:
+        if reply.sampled is None:
+            return reply
+        return replace(reply, sampled=self._sampled_with_version(reply.sampled, version))
+
+    def _sampled_with_version(self, sampled: Sampled, version: int | None) -> Sampled:
+        """Give tokens without a version the announced one, unless it changed while they were sampled."""
+        if sampled.weight_versions or version is None or version != self._route.version or not sampled.token_ids:
+            return sampled
+        return replace(sampled, weight_versions=(WeightSpan(version, 0, len(sampled.token_ids)),))
+
+    async def _patiently(
+        self, ask: Callable[[OpenAIEndpoint], Awaitable[EndpointResponse[Parsed]]], fixed: OpenAIEndpoint | None = None
+    ) -> EndpointResponse[Parsed]:
+        """Retry a request until an endpoint answers it for good. Raises PolicyError, MalformedResponse.
+
+        Each try goes to the endpoint that the route names then, or to ``fixed``.
+        """
         failures = waits = late = 0
         while True:
+            endpoint = self._endpoint = fixed or await self._route.endpoint()
             self._asked_at = time.monotonic()
             try:
-                answer = await ask()
+                answer = await ask(endpoint)
             except httpx.ReadTimeout as error:
                 late += 1
-                await self._bear(_failure(error), late, self._patience.timeout_tries)
+                await self._bear(endpoint, describe_failure(error), late, self._patience.timeout_tries)
                 continue
             except httpx.HTTPError as error:
                 failures += 1
-                await self._bear(_failure(error), failures, self._patience.tries)
+                await self._bear(endpoint, describe_failure(error), failures, self._patience.tries)
                 continue
             self._asked_at = None
             if answer.status in _BUSY:
                 failures, late, waits = 0, 0, waits + 1
-                asked_s = _seconds(answer.headers.get("retry-after", ""))
-                self._outage = f"{self._endpoint.url} answers {answer.status}"
+                asked_s = retry_after_s(answer.headers.get("retry-after", ""))
+                self._outage = f"{endpoint.url} answers {answer.status}"
+                if answer.status == httpx.codes.SERVICE_UNAVAILABLE:
+                    self._route.failed(endpoint, f"it answers {answer.status}")
                 if asked_s:
                     self._outage += f" (Retry-After: {min(asked_s, 86_400):.0f})"
                 await asyncio.sleep(min(asked_s or self._pause_s(waits), self._patience.longest_s))
                 continue
             if answer.status < httpx.codes.INTERNAL_SERVER_ERROR:
+                self._route.succeeded(endpoint)
                 return answer
             failures += 1
-            await self._bear(_status(answer), failures, self._patience.tries)
+            await self._bear(endpoint, describe_status(answer), failures, self._patience.tries)
 
-    async def _bear(self, what: str, failures: int, most: int) -> None:
+    async def _bear(self, endpoint: OpenAIEndpoint, what: str, failures: int, most: int) -> None:
         """Wait before another try. Raises PolicyError after ``most`` failures."""
-        self._outage = f"{self._endpoint.url}: {what}"
+        self._outage = f"{endpoint.url}: {what}"
+        self._route.failed(endpoint, what)
         if failures >= most:
             raise PolicyError(f"{self._outage} ({failures} tries); is the endpoint up?", retryable=True) from None
         await asyncio.sleep(self._pause_s(failures))
@@ -185,7 +326,7 @@ class OpenAIPolicy:
         return longest * self._jitter.uniform(0.5, 1.0)
 
     def _refused(self, answer: EndpointResponse[Reply]) -> Reply:
-        said = _said(answer)
+        said = error_text(answer)
         if answer.status in (400, 413, 422) and _CONTEXT.search(said):
             return _FULL
         remedy = ""
@@ -193,17 +334,20 @@ class OpenAIPolicy:
             remedy = f"; {_SET_KEY}"
         elif answer.status == httpx.codes.NOT_FOUND:
             remedy = "; is it the base address, ending in /v1, and is the model served (--model)?"
-        raise PolicyError(f"{self._endpoint.url} refuses with {_status(answer)}{remedy}", retryable=False)
+        raise PolicyError(f"{self._url} refuses with {describe_status(answer)}{remedy}", retryable=False)
 
 
 class _AnyObject(msgspec.Struct):
     """Decodes a JSON object without building any of it."""
 
 
-def _parse(body: bytes) -> Reply:
+def _parse(body: bytes, endpoint: OpenAIEndpoint) -> Reply:
+    """Parse a chat completion. Raises MalformedResponse, also for an aborted reply that cannot be continued."""
     reply = parse_completion(body)
-    if reply.finish_reason == "abort":
-        raise MalformedResponse("the engine aborted the request")
+    if reply.sampled is not None and is_from_sglang(body):
+        endpoint.is_sglang = True
+    if reply.finish_reason == _ABORTED and reply.sampled is None and (reply.content or reply.tool_calls):
+        raise MalformedResponse("the engine aborted the request and gave no token ids")
     return reply
 
 
@@ -240,44 +384,3 @@ def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
         **call,
         "function": {**call["function"], "arguments": json.dumps({"malformed": written} if written else {})},
     }
-
-
-def _status(answer: EndpointResponse[Any]) -> str:
-    """Return the status and the media type. An answer is never quoted: it may be an internal page, or hold a key."""
-    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return f"{answer.status} ({kind})" if _MEDIA_TYPE.fullmatch(kind) else str(answer.status)
-
-
-def _failure(error: httpx.HTTPError) -> str:
-    """Return the name of a connection failure, without the parser's text, which quotes the answer."""
-    kind = type(error).__name__
-    if isinstance(error, httpx.LocalProtocolError):
-        return f"{kind}: the request cannot be sent; is the key one line of plain characters?"
-    if isinstance(error, httpx.ProtocolError):
-        return f"{kind}: the answer is not HTTP"
-    return f"{kind}: {error}".removesuffix(": ")
-
-
-def _said(answer: EndpointResponse[Any]) -> str:
-    """Return the text of an error answer on one line, only to search it for a full context, never for an error or a
-    log.
-    """
-    text = answer.refusal[:4000].decode(errors="replace")
-    try:
-        found = read_json(answer.refusal)
-    except ValueError:
-        found = None
-    if isinstance(found, dict):
-        inner = found.get("error", found)
-        text = str(inner.get("message", text)) if isinstance(inner, dict) else str(inner)
-    return " ".join(text.split())[:300].encode(errors="replace").decode()
-
-
-def _seconds(retry_after: str) -> float:
-    """Return the seconds of ``Retry-After`` (seconds or a date), or 0 if it names no time in the future."""
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", retry_after):
-        return float(retry_after)
-    try:
-        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError, OverflowError):
-        return 0.0

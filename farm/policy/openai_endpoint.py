@@ -4,17 +4,22 @@ accepts.
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
 
 import httpx
 
+from farm.core.nesting_limit import read_json
 from farm.core.run import ReplyTimeouts
 from farm.policy.checked_transport import CheckedTransport
 from farm.policy.endpoint_access import EndpointAccess
+from farm.policy.openai_response import ServedModel
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_REFUSAL_BYTES = 64 * 1024
@@ -28,8 +33,12 @@ MAX_LARGE = 4
 DEFAULT_TIMEOUTS = ReplyTimeouts(connect_s=10.0, first_byte_s=600.0, reply_s=900.0)
 MODELS_TIMEOUT_S = 20.0
 
+_ENGINE_PATHS = ("/generate", "/detokenize")
+"""Paths of vLLM and SGLang beside ``/v1``."""
+
 _INLINE_BYTES = 64 * 1024
 _PARTS_AT_ONCE = 64
+_MEDIA_TYPE = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 _REFUSED_FIELDS = (400, 422)
 _log = logging.getLogger(__name__)
 
@@ -65,8 +74,9 @@ class OpenAIEndpoint:
 
     ``access`` supplies its key and the addresses that are admitted. Redirects are not followed, because they would send
     the key and the conversation elsewhere. ``timeouts`` apply to a reply whose request names none, ``models_timeout_s``
-    to the list of models. The environment (proxies, keys) is not used. ``model`` is the served model, once the endpoint
-    has named it. ``answered_at`` is the start of the last answer, by the monotonic clock; 0 if there was none.
+    to the list of models. The environment (proxies, keys) is not used. ``served`` is the served model, once the
+    endpoint has named it. ``is_sglang``: the endpoint names tokens as SGLang does. ``answered_at`` is the start of the
+    last answer, by the monotonic clock; 0 if there was none.
 
     No compression is offered or accepted. Reading stops at ``MAX_ANSWER_BYTES``. Large replies are parsed in a thread,
     one at a time, so that they neither block the event loop nor add up in memory.
@@ -84,7 +94,8 @@ class OpenAIEndpoint:
         place = access.admit(url)
         key = access.key(place)
         self.url = str(place)
-        self.model = ""
+        self.served: ServedModel | None = None
+        self.is_sglang = False
         self.answered_at = 0.0
         connections = httpx.AsyncHTTPTransport(
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
@@ -141,6 +152,18 @@ class OpenAIEndpoint:
         within = ReplyTimeouts(self._timeouts.connect_s, self._models_timeout_s, self._models_timeout_s)
         return await self._ask("GET", "/models", parse, within)
 
+    async def continue_tokens(
+        self, body: Mapping[str, Any], parse: Callable[[bytes], Parsed], timeouts: ReplyTimeouts | None = None
+    ) -> EndpointResponse[Parsed]:
+        """Continue a sequence of tokens: by ``/completions``, or by ``/generate`` of SGLang. Raises as ``chat``."""
+        path = "/generate" if self.is_sglang else "/completions"
+        return await self._ask("POST", path, parse, (timeouts or ReplyTimeouts()).over(self._timeouts), body)
+
+    async def detokenize(self, body: Mapping[str, Any], parse: Callable[[bytes], Parsed]) -> EndpointResponse[Parsed]:
+        """Request the text of tokens. Raises as ``models``."""
+        within = ReplyTimeouts(self._timeouts.connect_s, self._models_timeout_s, self._models_timeout_s)
+        return await self._ask("POST", "/detokenize", parse, within, body)
+
     def distrust(self, why: str) -> None:
         """Log once that the tokens of this endpoint cannot be trained on."""
         if not self._distrusted:
@@ -158,13 +181,14 @@ class OpenAIEndpoint:
         within: ReplyTimeouts,
         body: Mapping[str, Any] | None = None,
     ) -> EndpointResponse[Parsed]:
+        base = self.url.removesuffix("/v1") if path in _ENGINE_PATHS else self.url
         pauses = httpx.Timeout(within.first_byte_s, connect=within.connect_s, pool=None)
         remedy = "; name the model (--model) to do without it" if path == "/models" else ""
         try:
             async with (
                 asyncio.timeout(within.reply_s) as deadline,
                 AsyncExitStack() as held,
-                self._client.stream(method, self.url + path, json=body, timeout=pauses) as response,
+                self._client.stream(method, base + path, json=body, timeout=pauses) as response,
             ):
                 self.answered_at = time.monotonic()
                 if response.status_code != httpx.codes.OK:
@@ -236,3 +260,44 @@ class EndpointPool:
         for endpoint in self._known.values():
             await endpoint.close()
         self._known.clear()
+
+
+def describe_status(answer: EndpointResponse[Any]) -> str:
+    """Return the status and the media type. An answer is never quoted: it may be an internal page, or hold a key."""
+    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return f"{answer.status} ({kind})" if _MEDIA_TYPE.fullmatch(kind) else str(answer.status)
+
+
+def describe_failure(error: httpx.HTTPError) -> str:
+    """Return the name of a connection failure, without the parser's text, which quotes the answer."""
+    kind = type(error).__name__
+    if isinstance(error, httpx.LocalProtocolError):
+        return f"{kind}: the request cannot be sent; is the key one line of plain characters?"
+    if isinstance(error, httpx.ProtocolError):
+        return f"{kind}: the answer is not HTTP"
+    return f"{kind}: {error}".removesuffix(": ")
+
+
+def error_text(answer: EndpointResponse[Any]) -> str:
+    """Return the text of an error answer on one line, only to search it for a full context, never for an error or a
+    log.
+    """
+    text = answer.refusal[:4000].decode(errors="replace")
+    try:
+        found = read_json(answer.refusal)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        inner = found.get("error", found)
+        text = str(inner.get("message", text)) if isinstance(inner, dict) else str(inner)
+    return " ".join(text.split())[:300].encode(errors="replace").decode()
+
+
+def retry_after_s(retry_after: str) -> float:
+    """Return the seconds of ``Retry-After`` (seconds or a date), or 0 if it names no time in the future."""
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", retry_after):
+        return float(retry_after)
+    try:
+        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError, OverflowError):
+        return 0.0

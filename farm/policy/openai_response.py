@@ -11,6 +11,7 @@ cost of a reply is bounded by its length. Each optional field that could hold an
 import re
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, TypeVar
 
@@ -85,6 +86,7 @@ class _First(Struct, array_like=True):
 
 class _Answer(Struct, kw_only=True):
     id: str | None = None
+    model: Raw = _NULL
     choices: _First
     usage: Raw = _NULL
     prompt_token_ids: Raw = _NULL
@@ -101,7 +103,9 @@ class _Span(Struct, gc=False):
     end: Annotated[int, Meta(ge=0)]
 
 
-class _Spans(Struct):
+class Spans(Struct):
+    """The weight versions of a reply, by token span."""
+
     weight_versions: Annotated[list[_Span], Meta(max_length=MAX_TOKENS)] | None = None
 
 
@@ -114,13 +118,13 @@ class _Logprobs(Struct):
 
 
 _TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-_TokenIds = Annotated[list[_TokenId], Meta(max_length=MAX_TOKENS)]
+TokenIds = Annotated[list[_TokenId], Meta(max_length=MAX_TOKENS)]
 
 
-class _TokenChoice(_Spans):
-    token_ids: _TokenIds | None = None
-    response_token_ids: _TokenIds | None = None
-    prompt_token_ids: _TokenIds | None = None
+class _TokenChoice(Spans):
+    token_ids: TokenIds | None = None
+    response_token_ids: TokenIds | None = None
+    prompt_token_ids: TokenIds | None = None
     logprobs: _Logprobs | None = None
 
 
@@ -130,13 +134,14 @@ class _FirstTokens(Struct, array_like=True):
 
 class _Tokens(Struct, kw_only=True):
     choices: _FirstTokens
-    prompt_token_ids: _TokenIds | None = None
-    metadata: _Spans | None = None
-    sglext: _Spans | None = None
+    prompt_token_ids: TokenIds | None = None
+    metadata: Spans | None = None
+    sglext: Spans | None = None
 
 
 class _Model(Struct):
     id: Annotated[str, Meta(min_length=1)]
+    max_model_len: Raw = _NULL
 
 
 class _FirstModel(Struct, array_like=True):
@@ -150,9 +155,18 @@ class _Models(Struct):
 _Parsed = TypeVar("_Parsed")
 
 
-def parse_models(body: bytes) -> str:
-    """Return the name of the first model of a list of models. Raises MalformedResponse."""
-    return _parse(_Models, body).data.model.id
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model as its endpoint lists it. ``context_length`` in tokens is None if the endpoint does not name it."""
+
+    name: str
+    context_length: int | None
+
+
+def parse_models(body: bytes) -> ServedModel:
+    """Return the first model of a list of models. Raises MalformedResponse."""
+    model = decode(_Models, body).data.model
+    return ServedModel(model.id, _count(model.max_model_len) or None)
 
 
 def parse_completion(body: bytes) -> Reply:
@@ -162,20 +176,20 @@ def parse_completion(body: bytes) -> Reply:
     beyond ``MAX_CALLS`` are cut off. A usage number that is no count is 0, and one that is too large is ``MAX_COUNT``.
     """
     try:
-        answer = _parse(_Answer, body)
+        answer = decode(_Answer, body)
     except MalformedResponse:
         mended = _mend(body)
         if mended == body:
             raise
         body = mended
-        answer = _parse(_Answer, body)
+        answer = decode(_Answer, body)
     choice = answer.choices.choice
     message = choice.message
     sampled, distrust = None, ""
     ids = (answer.prompt_token_ids, choice.token_ids, choice.response_token_ids, choice.prompt_token_ids)
     if any(bytes(raw) != b"null" for raw in ids):
         try:
-            sampled = _sampled(_parse(_Tokens, body))
+            sampled = _sampled(decode(_Tokens, body))
         except MalformedResponse as error:
             distrust = str(error)
     prompt_tokens, completion_tokens = _usage(answer.usage)
@@ -189,7 +203,20 @@ def parse_completion(body: bytes) -> Reply:
         completion_tokens=completion_tokens or (len(sampled.token_ids) if sampled else 0),
         sampled=sampled,
         distrust=distrust,
+        model=_name(answer.model),
     )
+
+
+def is_from_sglang(body: bytes) -> bool:
+    """Return True if a chat completion names its tokens as SGLang does. Text in a reply has other quotes."""
+    return b'"response_token_ids":' in body or b'"response_token_ids" :' in body
+
+
+def _name(raw: Raw) -> str:
+    try:
+        return msgspec.json.decode(raw, type=str)[:MAX_NAME_CHARS]
+    except msgspec.DecodeError:
+        return ""
 
 
 def _mend(body: bytes) -> bytes:
@@ -248,7 +275,8 @@ def _without_constants(body: bytes) -> bytes:
     return b"".join((*parts, body[kept:]))
 
 
-def _parse(kind: type[_Parsed], body: bytes) -> _Parsed:
+def decode(kind: type[_Parsed], body: bytes) -> _Parsed:
+    """Decode a body. Raises MalformedResponse, in the words of a reply instead of a parser's."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -332,18 +360,24 @@ def _sampled(tokens: _Tokens) -> Sampled:
     # A sum of float32 values cannot overflow a double, so it is finite exactly when every element is.
     if not isfinite(sum(logprobs)):
         raise MalformedResponse("a log-probability that is not finite")
-    return Sampled(array("i", prompt), array("i", ids), logprobs, _spans(tokens, len(ids)))
+    spans = read_spans((tokens.choices.choice, tokens.metadata, tokens.sglext), len(ids))
+    return Sampled(array("i", prompt), array("i", ids), logprobs, spans)
 
 
-def _spans(tokens: _Tokens, length: int) -> tuple[WeightSpan, ...]:
+def read_spans(holders: Sequence[Spans | None], length: int) -> tuple[WeightSpan, ...]:
     """Return the spans over the sampled tokens; none if a label holds no number or a span ends outside them."""
-    holders: Sequence[_Spans | None] = (tokens.choices.choice, tokens.metadata, tokens.sglext)
     found = next((holder.weight_versions for holder in holders if holder and holder.weight_versions), ())
     spans = []
     for span in found:
-        match = _NUMBER.search(str(span.version)[-MAX_NAME_CHARS:])
-        if match is None or span.end > length or span.start > span.end:
+        version = read_version(str(span.version))
+        if version is None or span.end > length or span.start > span.end:
             return ()
         if span.start < span.end:
-            spans.append(WeightSpan(int(match[1]), span.start, span.end))
+            spans.append(WeightSpan(version, span.start, span.end))
     return tuple(spans)
+
+
+def read_version(label: str) -> int | None:
+    """Return the last number of a weight version's label, or None if it holds none."""
+    match = _NUMBER.search(label[-MAX_NAME_CHARS:])
+    return None if match is None else int(match[1])

@@ -42,6 +42,10 @@ class OraclePolicy:
         return None
 
     @property
+    def held_s(self) -> float:
+        return 0.0
+
+    @property
     def silent_s(self) -> float:
         return 0.0
 

@@ -40,6 +40,7 @@ class FarmEventLog:
     def __init__(self) -> None:
         self._outages: defaultdict[str, dict[str, _Outage]] = defaultdict(dict)
         self._lost: dict[str, float] = {}
+        self._failing: set[str] = set()
 
     def known(self, scheduler: Scheduler, now: float) -> None:
         """Take the nodes that are lost now as logged."""
@@ -78,6 +79,7 @@ class FarmEventLog:
                 self._endpoints(node.id, {}, now)
         self._lost = {node.id: node.lost_at for node in lost}
         self._end_outages(scheduler, now)
+        self._policies(scheduler)
 
     def _beat(self, beat: Heartbeat, scheduler: Scheduler, now: float) -> None:
         known = scheduler.fleet.get(beat.node_id)
@@ -104,6 +106,16 @@ class FarmEventLog:
         for run_id, outage in known.items():
             if run_id not in outages and outage.gone_at is None:
                 outage.gone_at = now
+
+    def _policies(self, scheduler: Scheduler) -> None:
+        """Log which policies began to fail, and which have recovered."""
+        failing = scheduler.policies.failing
+        for source in failing - self._failing:
+            why = scheduler.policies.outage(source)
+            _log.error("requests to the policy %s fail: %s; only probes of its runs start", source, why)
+        for source in self._failing - failing:
+            _log.info("requests to the policy %s succeed again", source)
+        self._failing = set(failing)
 
     def _end_outages(self, scheduler: Scheduler, now: float) -> None:
         for node_id, known in list(self._outages.items()):

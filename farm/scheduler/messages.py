@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from farm.core.policy_document import EndpointFigures
 from farm.core.rollout import Failure
 from farm.core.run import EpisodeAssignment, EpisodeReport, RunSpec, TaskRef
 
@@ -68,6 +69,7 @@ class Heartbeat:
 
     ``running``: rollout id → attempt. An attempt is listed until the scheduler has received its report. ``images``:
     None means no change. ``outages``: run id → why one of the run's episodes waits for its policy's endpoint.
+    ``endpoints``: the name of a policy, or a bare endpoint → the figures of its endpoints.
     ``degraded``: protections that the node's sandboxes lack. ``disk_free_mib`` and ``image_disk_free_mib``: free space
     of the disk of the state directory and of the disk of images, or None if unknown.
 
@@ -85,6 +87,7 @@ class Heartbeat:
     images: frozenset[str] | None = None
     draining: bool = False
     outages: Mapping[str, str] = field(default_factory=dict)
+    endpoints: Mapping[str, tuple[EndpointFigures, ...]] = field(default_factory=dict)
     pressure: PressureStall = field(default_factory=PressureStall)
     disk_free_mib: int | None = None
     image_disk_free_mib: int | None = None

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from farm.core.policy_document import EndpointFigures
 from farm.core.run import TaskRef
 from farm.scheduler.admission import Admission, AdmissionSettings, judge
 from farm.scheduler.messages import Heartbeat, Load
@@ -87,6 +88,7 @@ class Node:
     draining: bool = False
     drain: bool | None = None
     outages: Mapping[str, str] = field(default_factory=dict)
+    endpoints: Mapping[str, tuple[EndpointFigures, ...]] = field(default_factory=dict)
     degraded: tuple[str, ...] = ()
     images: set[str] = field(default_factory=set)
     expects: tuple[tuple[TaskRef, int], ...] | None = None
@@ -215,6 +217,7 @@ class NodeRegistry:
         self._set_draining(node, beat.draining if node.drain is None else node.drain)
         node.memory_mib, node.available_mib = beat.memory_mib, beat.memory_available_mib
         node.load, node.outages, node.degraded = beat.load, beat.outages, beat.degraded
+        node.endpoints = beat.endpoints
         node.admission = judge(node.admission, beat, self.settings.admission, now)
         if beat.images is not None:
             self._set_images(node, beat.images)

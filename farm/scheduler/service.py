@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
+from farm.core.policy_document import EndpointFigures
 from farm.core.rollout import Failure, Rollout
 from farm.core.run import EpisodeAssignment
 from farm.episode import episode_report
@@ -34,8 +35,9 @@ from farm.scheduler.messages import (
 )
 from farm.scheduler.metrics import FarmMetrics, FarmSnapshot
 from farm.scheduler.nodes import LostNode, Node, SchedulerSettings
+from farm.scheduler.policy_health import merge
 from farm.scheduler.state_machine import Scheduler
-from farm.scheduler.status import FarmStatus, NodeStatus, RunStatus
+from farm.scheduler.status import EndpointStatus, FarmStatus, NodeStatus, PolicyStatus, RunStatus
 from farm.scheduler.stored_nodes import NodeListRecord
 from farm.store import NodeListStore, RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
 from sandboxes.cancellation import cancel_all
@@ -288,7 +290,14 @@ class SchedulerService:
             )
             for run_id, run in self._scheduler.runs.items()
         )
-        return FarmStatus(tuple(sorted(nodes, key=lambda node: node.node_id)), runs)
+        return FarmStatus(tuple(sorted(nodes, key=lambda node: node.node_id)), runs, self._policy_statuses())
+
+    def _policy_statuses(self) -> tuple[PolicyStatus, ...]:
+        figures = merge(node.endpoints for node in self._scheduler.fleet)
+        return tuple(
+            PolicyStatus(source, _endpoint_statuses(endpoints), self._scheduler.policies.outage(source))
+            for source, endpoints in sorted(figures.items())
+        )
 
     def _node_status(self, node: Node, now: float) -> NodeStatus:
         state, why = node.availability(now, self._scheduler.settings)
@@ -328,6 +337,23 @@ class SchedulerService:
             for run_id in live:
                 queue.update(counts[run_id])
             return queue
+
+
+def _endpoint_statuses(figures: Sequence[EndpointFigures]) -> tuple[EndpointStatus, ...]:
+    """Return the status of each endpoint, from its figures on all nodes."""
+    by_url: defaultdict[str, list[EndpointFigures]] = defaultdict(list)
+    for one in figures:
+        by_url[one.url].append(one)
+    return tuple(
+        EndpointStatus(
+            url,
+            calls=sum(one.calls for one in ones),
+            failures=sum(one.failures for one in ones),
+            ejected=sum(one.ejected for one in ones),
+            why=next((one.why for one in ones if one.failures or one.ejected), ""),
+        )
+        for url, ones in by_url.items()
+    )
 
 
 def _lost_status(node: LostNode, now: float) -> NodeStatus:

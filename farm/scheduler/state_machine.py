@@ -27,6 +27,7 @@ from farm.scheduler.messages import (
     Tick,
 )
 from farm.scheduler.nodes import Node, NodeRegistry, RunningEpisode, SchedulerSettings
+from farm.scheduler.policy_health import PolicyHealth, merge
 from farm.scheduler.run_progress import Retry, RunProgress
 from farm.scheduler.waiting_reasons import explain_waiting
 
@@ -52,6 +53,7 @@ class Scheduler:
     def __init__(self, settings: SchedulerSettings | None = None, *, hold_until: float = 0.0) -> None:
         self.settings = settings or SchedulerSettings()
         self.fleet = NodeRegistry(self.settings)
+        self.policies = PolicyHealth()
         self._runs: dict[str, RunProgress] = {}
         self._ready: list[tuple[int, int, str]] = []
         self._stamps: dict[str, int] = {}
@@ -89,6 +91,7 @@ class Scheduler:
                 silent = f"no heartbeat for {self.settings.lost_after_s:g} s"
                 for node_id in self.fleet.expired(now):
                     commands += self._lose(node_id, silent, now)
+                self._judge_policies(now)
         self._wake(now)
         commands += self._place(now)
         if isinstance(event, Heartbeat):
@@ -124,6 +127,14 @@ class Scheduler:
             self._stamp += 1
             self._stamps[run.spec.run_id] = self._stamp
             heapq.heappush(self._ready, (len(run.running), self._stamp, run.spec.run_id))
+
+    def _judge_policies(self, now: float) -> None:
+        """Compare the requests of all nodes. Queue the runs of each policy that has recovered."""
+        self.policies.forget_all_but(run.spec.policy.source for run in self._runs.values())
+        recovered = self.policies.update(merge(node.endpoints for node in self.fleet), now)
+        for run in self._runs.values():
+            if run.spec.policy.source in recovered:
+                self._offer(run)
 
     # Nodes
 
@@ -289,6 +300,9 @@ class Scheduler:
             self._offer(run)
 
     def _start(self, run: RunProgress, now: float) -> StartEpisode | None:
+        source = run.spec.policy.source
+        if not self.policies.admits(source, now):
+            return None
         for member, retry in run.candidates():
             task = run.task(member)
             node = self.fleet.pick(task, retry.exclude_node if now < retry.exclude_until else None, now)
@@ -302,6 +316,7 @@ class Scheduler:
             )
             run.running[member] = episode
             self.fleet.hold(episode, now)
+            self.policies.started(source, now)
             return StartEpisode(node.id, assignment)
         return None
 
@@ -327,7 +342,10 @@ class Scheduler:
     def why_waiting(self, run_id: str, now: float) -> str:
         """Return a text that says why no episode of a run starts now, or "" if none waits."""
         run = self._runs.get(run_id)
-        return "" if run is None else explain_waiting(run, self.fleet, now, hold_until=self._hold_until)
+        if run is None:
+            return ""
+        outage = self.policies.outage(run.spec.policy.source)
+        return explain_waiting(run, self.fleet, now, hold_until=self._hold_until, outage=outage)
 
     def outage(self, run_id: str) -> str:
         """Return why an episode of a run waits for its policy's endpoint, or "" if none does."""

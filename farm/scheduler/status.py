@@ -42,9 +42,37 @@ class RunStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class EndpointStatus:
+    """The status of one endpoint of a policy.
+
+    ``calls`` and ``failures`` count the requests of the last half minute over all nodes. ``ejected``: the number of
+    nodes that send it none now. ``why``: the last failure.
+    """
+
+    url: str
+    calls: int = 0
+    failures: int = 0
+    ejected: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStatus:
+    """The status of a policy. ``source`` is its name, or its endpoint if runs name that.
+
+    ``outage``: why only probes of its runs start, or "" if episodes start.
+    """
+
+    source: str
+    endpoints: tuple[EndpointStatus, ...] = ()
+    outage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class FarmStatus:
     nodes: tuple[NodeStatus, ...]
     runs: tuple[RunStatus, ...]
+    policies: tuple[PolicyStatus, ...] = ()
 
     @property
     def present(self) -> tuple[NodeStatus, ...]:

@@ -4,10 +4,11 @@ from farm.scheduler.nodes import NodeRegistry
 from farm.scheduler.run_progress import RunProgress
 
 
-def explain_waiting(run: RunProgress, nodes: NodeRegistry, now: float, *, hold_until: float) -> str:
+def explain_waiting(run: RunProgress, nodes: NodeRegistry, now: float, *, hold_until: float, outage: str = "") -> str:
     """Return why no episode of ``run`` starts at ``now``, or "" if none waits.
 
-    ``hold_until``: the time until which a restarted scheduler assigns nothing.
+    ``hold_until``: the time until which a restarted scheduler assigns nothing. ``outage``: why requests to the run's
+    policy fail.
     """
     if not (run.has_work or run.delayed):
         return ""
@@ -17,6 +18,8 @@ def explain_waiting(run: RunProgress, nodes: NodeRegistry, now: float, *, hold_u
         return f"the run is at its cap of {run.spec.concurrency} episodes at once"
     if now < hold_until:
         return "the scheduler has restarted and waits for the nodes to say what they run"
+    if outage:
+        return f"requests to {run.spec.policy.source} fail ({outage}); only probes start until they succeed"
     if not run.has_work:
         soonest = min(retry.due_at for retry in run.delayed.values())
         return f"the next of {len(run.delayed)} retries is due in {max(0.0, soonest - now):.0f} s"

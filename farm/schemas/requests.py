@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from farm.core.endpoint_url import EndpointUrl
+from farm.core.policy_document import POLICY_NAME
 from farm.core.rollout import Split
 from farm.core.run import EpisodeLimits, PolicySpec, ReplyTimeouts
 from farm.schemas.types import Scalar
@@ -45,12 +46,15 @@ ROLLOUT_ID = r"^[a-z0-9][a-z0-9-]{0,127}$"
 RULES_VERSION = r"^[a-z0-9][a-z0-9-]{0,63}$"
 LEASE_ID = r"^[a-z0-9][a-z0-9-]{0,63}\.[A-Za-z0-9_-]{16,64}$"
 ADDRESS = r"^https?://[^\s/]+[^\s]*$"
-POLICY = r"^(oracle|nop|https?://[^\s/]+[^\s]*)$"
+POLICY = r"^([a-z0-9][a-z0-9._-]{0,63}|https?://[^\s/]+[^\s]*)$"
+BUILT_IN_POLICIES = ("oracle", "nop")
+MOST_ENDPOINTS = 256
 
 RULES: Mapping[str, str] = {
     NAME: "should be 1 to 128 letters, digits or any of . _ : @ / - and begin with a letter or digit",
     RUN_ID: "should be the id of a run, such as run-0123456789ab",
     ROLLOUT_ID: "should be the id of a rollout, such as run-0123456789ab-g000000-000",
+    POLICY_NAME: "should be 1 to 64 of a-z, 0-9, . _ - and begin with a letter or digit",
     LEASE_ID: "should be the lease_id of a lease",
     ADDRESS: "should be an address such as http://HOST:8000/v1, without user, query, fragment or escapes",
 }
@@ -129,15 +133,45 @@ class TimeoutsBody(RequestBody):
     reply_s: Seconds | None = None
 
 
-class PolicyBody(RequestBody):
-    """An OpenAI-compatible endpoint."""
+Endpoint = Annotated[str, StringConstraints(strict=True, pattern=ADDRESS, max_length=2048), AfterValidator(_address)]
 
-    endpoint: Annotated[str, StringConstraints(strict=True, pattern=ADDRESS, max_length=2048), AfterValidator(_address)]
+
+def _not_built_in(name: str) -> str:
+    if name in BUILT_IN_POLICIES:
+        raise ValueError(f"{name} is a policy of the farm itself; choose another name")
+    return name
+
+
+PolicyName = Annotated[str, StringConstraints(strict=True, pattern=POLICY_NAME), AfterValidator(_not_built_in)]
+
+
+class PutPolicyBody(RequestBody):
+    """A policy as it is from now on. ``version``: of its weights. ``endpoints`` absent: those that it had.
+
+    ``model``: the model that requests name; absent, the one that the endpoint names.
+    """
+
+    version: Version
+    endpoints: Annotated[tuple[Endpoint, ...], Field(min_length=1, max_length=MOST_ENDPOINTS)] | None = None
+    model: Annotated[str, StringConstraints(strict=True, max_length=256)] | None = None
+
+
+class PolicyBody(RequestBody):
+    """An OpenAI-compatible endpoint, or the ``name`` of a policy that the farm knows."""
+
+    name: PolicyName | None = None
+    endpoint: Endpoint | None = None
     model: Annotated[str, StringConstraints(strict=True, max_length=256)] = ""
     sampling_params: Annotated[
         dict[Annotated[str, Field(max_length=128)], Scalar], Field(max_length=MOST_ITEMS), BeforeValidator(_few)
     ] = Field(default_factory=dict)
     timeouts: TimeoutsBody = TimeoutsBody()
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.name is None) == (self.endpoint is None):
+            raise ValueError("should have either an endpoint or the name of a policy")
+        return self
 
 
 def _policy(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -146,10 +180,11 @@ def _policy(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         return PolicyBody.model_validate(value)
     try:
         found = handler(value)
-        return found if found in ("oracle", "nop") else _address(found)
+        return _address(found) if "://" in found else found
     except ValueError:
         raise ValueError(
-            "should be oracle, nop, an address such as http://HOST:8000/v1, or an object with an endpoint"
+            "should be oracle, nop, the name of a policy, an address such as http://HOST:8000/v1, or an object with an "
+            "endpoint or a name"
         ) from None
 
 
@@ -182,12 +217,12 @@ Tools = Annotated[
 class CreateRun(RequestBody):
     """A run: groups over a task set with one policy.
 
-    ``taskset``: an absolute path on the gateway's machine, or the name of one of its task sets. ``policy``: ``oracle``,
-    ``nop``, the URL of an OpenAI-compatible endpoint, or an object. ``groups``: absent means one per task. ``tools``
-    replaces the tools of the tasks; absent, each task keeps its own. ``rewards``: the version of the rules that score
-    the whole run; absent, each group is scored by the version that is current then. ``unvalidated``: also run tasks
-    that ``validated.json`` lacks, lists with another digest, or marks unfit. ``only_fit``: run only the tasks that it
-    marks fit, and leave out the others, also unreadable ones.
+    ``taskset``: an absolute path on the gateway's machine, or the name of one of its task sets. ``policy``:
+    ``oracle``, ``nop``, the name of a policy, the URL of an OpenAI-compatible endpoint, or an object. ``groups``:
+    absent means one per task. ``tools`` replaces the tools of the tasks; absent, each task keeps its own.
+    ``rewards``: the version of the rules that score the whole run; absent, each group is scored by the version that
+    is current then. ``unvalidated``: also run tasks that ``validated.json`` lacks, lists with another digest, or
+    marks unfit. ``only_fit``: run only the tasks that it marks fit, and leave out the others, also unreadable ones.
     """
 
     taskset: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1024)]
@@ -215,10 +250,14 @@ class CreateRun(RequestBody):
         if isinstance(self.policy, PolicyBody):
             named = self.policy
             timeouts = ReplyTimeouts(**named.timeouts.model_dump())
-            return PolicySpec("openai", named.endpoint, named.model, named.sampling_params, timeouts)
-        if self.policy in ("oracle", "nop"):
+            return PolicySpec(
+                "openai", named.endpoint or "", named.model, named.sampling_params, timeouts, named.name or ""
+            )
+        if self.policy in BUILT_IN_POLICIES:
             return PolicySpec(self.policy)
-        return PolicySpec("openai", self.policy)
+        if "://" in self.policy:
+            return PolicySpec("openai", self.policy)
+        return PolicySpec("openai", policy=self.policy)
 
 
 def _delivered(wish: Literal["refill", "deliver"]) -> Literal["refill", "deliver"]:
@@ -289,6 +328,7 @@ __all__ = [
     "LeaseBody",
     "LimitsBody",
     "PolicyBody",
+    "PutPolicyBody",
     "RescoreBody",
     "RewardsBody",
 ]

@@ -31,6 +31,43 @@ class PolicyAnswer(AnswerBody):
     model: str
     sampling_params: Mapping[str, float | int | str | bool]
     timeouts: TimeoutsAnswer = TimeoutsAnswer()
+    policy: str = ""
+
+
+class EndpointAnswer(AnswerBody):
+    """An endpoint of a policy. ``calls`` and ``failures`` count the last half minute over all nodes.
+
+    ``ejected`` counts the nodes that send it no requests now, because it failed. ``why``: the last failure.
+    """
+
+    url: str
+    calls: int = 0
+    failures: int = 0
+    ejected: int = 0
+    why: str = ""
+
+
+class PolicyDocumentAnswer(AnswerBody):
+    """A policy that runs refer to by name. ``updated_at``: Unix seconds of the last announcement.
+
+    ``outage`` says why no more episodes of its runs start; "" if they do.
+    """
+
+    name: str
+    version: int
+    model: str
+    paused: bool
+    updated_at: float
+    endpoints: tuple[EndpointAnswer, ...]
+    outage: str = ""
+
+
+class PoliciesAnswer(AnswerBody):
+    policies: tuple[PolicyDocumentAnswer, ...]
+
+
+class DeletedPolicyAnswer(AnswerBody):
+    name: str
 
 
 class RunSummary(AnswerBody):

@@ -139,6 +139,7 @@ class RolloutHead(Wire):
     tool_pack: Text = ""
     tools: tuple[Text, ...] = ()
     audit: tuple[AuditFlagRecord, ...] = ()
+    model: Text = ""
 
 
 class RolloutRecord(RolloutHead):

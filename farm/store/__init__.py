@@ -1,4 +1,4 @@
-"""The farm's durable data in Redis: bundles, runs, rollouts, groups, leases and reward rules.
+"""The farm's durable data in Redis: bundles, runs, rollouts, groups, leases, policies and rules.
 
 This room decides what is stored, and which steps are atomic. Enter at ``Store``. The atomic steps are in
 ``lua/store.lua``, whose head lists all keys. The page is farm/docs/architecture/store.md.
@@ -17,13 +17,16 @@ from farm.store.errors import (
     StoreError,
     StoreFault,
     StoreUnavailable,
+    TooManyPolicies,
     UnknownLease,
+    UnknownPolicy,
     UnknownRules,
     UnknownRun,
 )
 from farm.store.leases import LeaseFilter
 from farm.store.node_list import NodeListStore
 from farm.store.outside_redis import examine_redis
+from farm.store.policies import PolicyStore
 from farm.store.rescoring import RescoreResult
 from farm.store.reward_rules import StoredRules
 from farm.store.store import Store
@@ -37,6 +40,7 @@ __all__ = [
     "LeaseNotHeld",
     "LeasedGroup",
     "NodeListStore",
+    "PolicyStore",
     "RescoreResult",
     "RolloutPage",
     "RolloutTooLarge",
@@ -53,7 +57,9 @@ __all__ = [
     "StoredLease",
     "StoredRules",
     "StreamState",
+    "TooManyPolicies",
     "UnknownLease",
+    "UnknownPolicy",
     "UnknownRules",
     "UnknownRun",
     "examine_redis",

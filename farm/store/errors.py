@@ -11,6 +11,8 @@ StoreError
 ├── LeaseNotHeld       the lease expired, was given back or was acked
 ├── GroupMismatch      a rollout's group size differs from that of its group
 ├── RulesChanged       a rollout was scored by other rules than its group: score it again
+├── UnknownPolicy      there is no policy of this name
+├── TooManyPolicies    the farm keeps no more policies
 ├── UnknownRules       there is no rule document of this version
 ├── RolloutTooLarge    a rollout is too large to be stored and read back
 └── BadCursor          the page cursor is not from this store
@@ -60,6 +62,14 @@ class GroupMismatch(StoreError):
 
 
 class RulesChanged(StoreError):
+    pass
+
+
+class UnknownPolicy(StoreError):
+    pass
+
+
+class TooManyPolicies(StoreError):
     pass
 
 

@@ -24,6 +24,7 @@ from farm.store.errors import (
 )
 from farm.store.leases import LeaseFilter, LeaseStore
 from farm.store.node_list import NodeListStore
+from farm.store.policies import PolicyStore
 from farm.store.redis_client import RedisConnection
 from farm.store.rescoring import RescoreResult, rescore
 from farm.store.reward_rules import RewardRulesStore
@@ -47,6 +48,7 @@ class Store:
         self._leases = LeaseStore(self._connection, prefix)
         self.rules = RewardRulesStore(self._connection, prefix)
         self.fleet = NodeListStore(self._connection, prefix)
+        self.policies = PolicyStore(self._connection, prefix)
 
     @property
     def shown_url(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from farm.core.rollout import Rollout, Split
 from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec, group_id, rollout_id
 from farm.episode import NodeServices, run_episode
-from farm.policy import EndpointPool, make_policy
+from farm.policy import EndpointPool, PolicyRoutes, make_policy
 from farm.task_validation.cheats import earned_reward_message
 from farm.task_validation.gradings import gather_all
 from farm.task_validation.result import Condition, Reason, ValidationResult
@@ -70,7 +70,7 @@ async def run_local_episode(policy_kind: str, bundle: TaskBundle, runtime: Runti
         limits=EpisodeLimits(),
         seed=0,
     )
-    policy = make_policy(spec, bundle, seed=0, endpoints=EndpointPool())
+    policy = make_policy(spec, bundle, seed=0, routes=PolicyRoutes(EndpointPool()))
     try:
         return await run_episode(assignment, bundle, policy, NodeServices(_RUN, runtime))
     finally:

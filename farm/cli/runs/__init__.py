@@ -42,7 +42,7 @@ def list_runs(
 
 def policy_name(run: "RunAnswer") -> str:
     """Return what tells the policies of runs apart: the model, without one the endpoint."""
-    return run.policy.model or run.policy.endpoint or run.policy.kind
+    return run.policy.policy or run.policy.model or run.policy.endpoint or run.policy.kind
 
 
 def _counts(run: "RunAnswer") -> tuple[str, str, str, str]:
@@ -70,7 +70,7 @@ def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = Non
         "state": run.state,
         "made": _time(run.created_at),
         "ended": "-" if run.ended_at is None else _time(run.ended_at),
-        "policy": " ".join(filter(None, (run.policy.kind, run.policy.endpoint, run.policy.model))),
+        "policy": " ".join(filter(None, (run.policy.kind, run.policy.policy, run.policy.endpoint, run.policy.model))),
         "tasks": str(len(run.tasks)),
         "groups": f"{run.groups} of {run.group_size}",
         "rollouts": f"{rollouts}; {run.running} run, {waiting if run.ended_at is None else 0} wait",

@@ -1,5 +1,6 @@
 """``farm run``: run a policy over a task set, with a progress bar and a summary."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +24,7 @@ from farm.cli.options import (
 from farm.cli.rewards import meant_version, read_rules
 from farm.cli.runs.summary import commonest_failure, document, summary_table, unsolved_by_oracle, untrainable_lines
 from farm.config import Config
+from farm.core.policy_document import POLICY_NAME
 
 if TYPE_CHECKING:
     from farm.client import FarmClient
@@ -34,7 +36,7 @@ def run(
     taskset: Annotated[
         Path, typer.Argument(metavar="TASKSET", help="A directory of tasks, one task, a .jsonl file, or a name.")
     ],
-    policy: Annotated[str, typer.Option(help="oracle, nop, or the URL of an OpenAI-compatible endpoint.")],
+    policy: Annotated[str, typer.Option(help="oracle, nop, a policy's name, or an endpoint's URL.")],
     group_size: Annotated[int, typer.Option(min=1, help="Episodes per group.")] = 4,
     groups: Annotated[int | None, typer.Option(min=1, help="Groups in all; one a task by default.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Episodes at once; what the nodes hold.")] = None,
@@ -84,7 +86,7 @@ def run(
     meant = _meant(taskset, settings)
     if rewards is not None and rewards.endswith(".toml"):
         read_rules(Path(rewards))
-    endpoint = None if policy in ("oracle", "nop") else policy
+    endpoint = policy if "://" in policy else None
     with farm_for(settings, config, lasting=detach, endpoint=endpoint) as client:
         pinned = None if rewards is None else meant_version(client, rewards)
         with progress_console.status(Text(f"preparing {taskset}")):
@@ -165,10 +167,13 @@ def _policy(
 ) -> str | Mapping[str, Any]:
     if policy in ("oracle", "nop"):
         return policy
-    if not policy.startswith(("http://", "https://")):
-        raise typer.BadParameter(f"{policy!r} is not oracle, nop, or the URL of an endpoint", param_hint="--policy")
+    is_url = policy.startswith(("http://", "https://"))
+    if not is_url and not re.fullmatch(POLICY_NAME, policy):
+        known = "oracle, nop, the name of a policy, or the URL of an endpoint"
+        raise typer.BadParameter(f"{policy!r} is not {known}", param_hint="--policy")
     sampling = {} if temperature is None else {"temperature": temperature}
-    return {"endpoint": policy, "model": model or "", "sampling_params": sampling, "timeouts": timeouts}
+    place = {"endpoint" if is_url else "name": policy}
+    return {**place, "model": model or "", "sampling_params": sampling, "timeouts": timeouts}
 
 
 def _announce(begun: "RunAnswer", as_json: bool) -> None:

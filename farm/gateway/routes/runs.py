@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Request
 
 from farm.config import Config
 from farm.core.endpoint_url import EndpointUrl
-from farm.core.run import RunSpec
+from farm.core.run import PolicySpec, RunSpec
 from farm.gateway.auth import AsOperator, AsViewer
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
@@ -65,10 +65,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         return await _load_run(request, run_id)
     policy = body.policy_spec()
     if policy.kind == "openai":
-        try:
-            endpoint_rules(config).admit(policy.endpoint)
-        except PolicyError as error:
-            raise ApiError(ProblemType.INVALID, f"policy: {error}") from None
+        await _check_policy(policy, store, config)
     if body.rewards is not None:
         await store.rules.get(body.rewards)
     try:
@@ -114,7 +111,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
 async def list_runs(request: Request, role: AsViewer) -> RunsAnswer:
     """List runs, newest first."""
     store: Store = request.app.state.store
-    status = await _status(request)
+    status = await farm_status_or_empty(request)
     return RunsAnswer(runs=tuple(_answer(run, status) for run in await store.list_runs()))
 
 
@@ -160,6 +157,21 @@ async def farm_status(request: Request, role: AsViewer) -> FarmAnswer:
     return FarmAnswer(nodes=nodes, runs_running=tuple(run.run_id for run in status.runs))
 
 
+async def _check_policy(policy: PolicySpec, store: Store, config: Config) -> None:
+    """Raise ApiError if the farm does not know the policy, or if its endpoint is not admitted."""
+    if policy.policy:
+        known = await store.policies.list()
+        if policy.policy not in known:
+            there_are = ", ".join(list(known)[:10]) or "none"
+            remedy = f"there are: {there_are}; make it with `farm policies put {policy.policy} --endpoint URL`"
+            raise ApiError(ProblemType.INVALID, f"policy: there is no policy {policy.policy}; {remedy}")
+        return
+    try:
+        endpoint_rules(config).admit(policy.endpoint)
+    except PolicyError as error:
+        raise ApiError(ProblemType.INVALID, f"policy: {error}") from None
+
+
 async def _set_state(request: Request, run_id: str, state: RunState) -> RunAnswer:
     store: Store = request.app.state.store
     scheduler: SchedulerClient = request.app.state.scheduler
@@ -177,10 +189,10 @@ async def _load_run(request: Request, run_id: str) -> RunAnswer:
     run = await store.get_run(run_id)
     if run is None:
         raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
-    return _answer(run, await _status(request))
+    return _answer(run, await farm_status_or_empty(request))
 
 
-async def _status(request: Request) -> FarmStatus:
+async def farm_status_or_empty(request: Request) -> FarmStatus:
     """Return the scheduler's status, or an empty one if it is away: reading the store must work without it."""
     scheduler: SchedulerClient = request.app.state.scheduler
     try:

@@ -35,6 +35,9 @@
 --   <prefix>:{*}:wake     STREAM  one entry, replaced whenever a run is added
 --   <prefix>:{*}:rewards  HASH    version -> a rule document (JSON: text, at)
 --   <prefix>:{*}:reward   STRING  the version that runs follow which name none; absent: the farm's own
+--   <prefix>:{*}:policies          HASH    name -> a policy document (JSON: version, endpoints, model, updated_at)
+--   <prefix>:{*}:policies_paused   SET     the names of paused policies
+--   <prefix>:{*}:policies_revision STRING  the number of changes of policies, for nodes that poll
 --   <prefix>:bundle:<digest>  STRING  a packed task bundle
 --   <prefix>:{once:<caller>}:<key>   STRING  the kept answer of a call with an Idempotency-Key
 --   <prefix>:{once:<caller>}:order   ZSET    a caller's keys, scored by when they were claimed (ms)

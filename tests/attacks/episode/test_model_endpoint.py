@@ -24,9 +24,10 @@ from farm.core.rollout import Origin, StopReason
 from farm.core.run import PolicySpec, ReplyTimeouts
 from farm.episode.failures import classify
 from farm.policy.base import PolicyError, Reply
-from farm.policy.openai import MAX_CONVERSATION_CHARS, OpenAIPolicy, RetrySettings
+from farm.policy.openai import MAX_CONVERSATION_CHARS, RetrySettings
 from farm.policy.openai_endpoint import MAX_ANSWER_BYTES, MAX_REFUSAL_BYTES, PART_BYTES, OpenAIEndpoint
 from farm.policy.openai_response import MAX_CALLS, MAX_COUNT, MAX_TOKENS, parse_completion
+from tests.support.farm.routes import openai_policy
 
 HELLO: list[Mapping[str, Any]] = [{"role": "user", "content": "hello"}]
 ONCE = RetrySettings(tries=1, garbage_tries=1, backoff_s=0.001)
@@ -83,7 +84,7 @@ def sending(body: bytes, *headers: str, status: int = 200) -> Callable[[Peer, as
 async def ask(url: str, messages: list[Mapping[str, Any]] = HELLO, *, timeout_s: float = 60) -> Reply:
     endpoint = OpenAIEndpoint(url, timeouts=ReplyTimeouts(first_byte_s=timeout_s, reply_s=timeout_s))
     try:
-        return await OpenAIPolicy(PolicySpec("openai", url, "tiny"), endpoint, seed=0, patience=ONCE).reply(
+        return await openai_policy(PolicySpec("openai", url, "tiny"), endpoint, seed=0, patience=ONCE).reply(
             messages, []
         )
     finally:

@@ -26,7 +26,8 @@ from farm.policy import EndpointPool
 from farm.policy.base import PolicyError
 from farm.policy.configured_endpoints import endpoint_access
 from farm.policy.endpoint_access import EndpointAccess, EndpointKey
-from farm.policy.openai import OpenAIPolicy, RetrySettings
+from farm.policy.openai import RetrySettings
+from tests.support.farm.routes import openai_policy
 from tests.support.gateway_server import AS_OPERATOR, running_gateway
 from tests.support.redis_server import running_store
 from tests.support.sandboxes.lone_network import FAR, HERE, in_lone_network
@@ -100,7 +101,7 @@ async def ask(url: str, access: EndpointAccess, *, model: str = "m") -> str:
     """All that an episode's author may read of an endpoint that gives no reply."""
     endpoints = EndpointPool(access)
     try:
-        policy = OpenAIPolicy(PolicySpec("openai", url, model), endpoints.at(url), seed=0, patience=QUICK)
+        policy = openai_policy(PolicySpec("openai", url, model), endpoints.at(url), seed=0, patience=QUICK)
         with pytest.raises(PolicyError) as caught:
             await policy.reply([{"role": "user", "content": "hi"}], [])
         return f"{caught.value} {policy.unavailable_reason}"
@@ -181,7 +182,7 @@ async def test_internal_page_is_never_quoted(
         assert "internal-secret" in told, "the naive farm quotes it"
     for model in ("m", ""):
         endpoints = EndpointPool()
-        policy = OpenAIPolicy(PolicySpec("openai", page.url, model), endpoints.at(page.url), seed=0, patience=QUICK)
+        policy = openai_policy(PolicySpec("openai", page.url, model), endpoints.at(page.url), seed=0, patience=QUICK)
         asking = asyncio.ensure_future(policy.reply([{"role": "user", "content": "hi"}], []))
         while not asking.done() and len(page.seen) < 4:  # noqa: ASYNC110 - a busy endpoint is waited for
             await asyncio.sleep(0.001)

@@ -15,7 +15,7 @@ from farm.core.rollout import Rollout, Status
 from farm.node.agent import AgentSettings, NodeAgent
 from farm.node.image_cache import ImageCache
 from farm.node.resources import NodeResources
-from farm.policy import EndpointPool
+from farm.policy import EndpointPool, PolicyRoutes
 from farm.scheduler.admission import AdmissionSettings, Thresholds
 from farm.scheduler.messages import Event, StartEpisode, StopEpisode
 from farm.scheduler.nodes import SchedulerSettings
@@ -148,7 +148,7 @@ class Cluster:
             replace(QUICK, slots=slots, state_dir=self._directory / name),
             store=store or self.store,
             send_events=self._tell,
-            endpoints=EndpointPool(),
+            routes=PolicyRoutes(EndpointPool()),
         )
         self.agents[name] = agent
         return await self._stack.enter_async_context(agent)

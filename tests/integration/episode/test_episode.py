@@ -10,7 +10,7 @@ import pytest
 from farm.core.rollout import Origin, Rollout, Status, StopReason, check
 from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec
 from farm.episode import EpisodeEvent, EventKind, NodeServices, Policy, run_episode
-from farm.policy import EndpointPool, make_policy
+from farm.policy import EndpointPool, PolicyRoutes, make_policy
 from farm.policy.nop import NopPolicy
 from farm.policy.oracle import OraclePolicy
 from farm.tasks.bundle import BundleFile, TaskBundle
@@ -126,7 +126,7 @@ async def test_model_tokens_over_http_become_segments(runtime: DockerRuntime, ti
         spec = PolicySpec("openai", model.url, "tiny", {"temperature": 1.0})
         endpoints = EndpointPool()
         bundle = task(tiny_image)
-        policy = make_policy(spec, bundle, seed=0, endpoints=endpoints)
+        policy = make_policy(spec, bundle, seed=0, routes=PolicyRoutes(endpoints))
         rollout = await run_episode(order(policy=spec), bundle, policy, NodeServices("n1", runtime))
         await endpoints.close()
     check(rollout)
@@ -171,7 +171,7 @@ async def test_context_that_differs_from_sampled_starts_segment(
         spec = PolicySpec("openai", model.url, "tiny")
         bundle = task(tiny_image)
         endpoints = EndpointPool()
-        policy = make_policy(spec, bundle, seed=0, endpoints=endpoints)
+        policy = make_policy(spec, bundle, seed=0, routes=PolicyRoutes(endpoints))
         rollout = await episode(runtime, bundle, policy)
         await policy.close()
         await endpoints.close()
@@ -256,7 +256,7 @@ async def test_episodes_run_concurrently(runtime: DockerRuntime, tiny_image: str
     async def one(number: int) -> Rollout:
         kind = "oracle" if number % 2 else "nop"
         placed: EpisodeAssignment = order(rollout_id=f"run-g000000-{number:03d}")
-        policy = make_policy(PolicySpec(kind), bundle, seed=number, endpoints=EndpointPool())
+        policy = make_policy(PolicySpec(kind), bundle, seed=number, routes=PolicyRoutes(EndpointPool()))
         return await run_episode(placed, bundle, policy, NodeServices("n1", runtime))
 
     rollouts = await asyncio.gather(*map(one, range(6)))

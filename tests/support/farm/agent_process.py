@@ -17,7 +17,7 @@ from typing import Any
 
 from farm.node.agent import AgentSettings, NodeAgent
 from farm.node.resources import NodeConfig, open_node_resources
-from farm.policy import EndpointPool
+from farm.policy import EndpointPool, PolicyRoutes
 from farm.scheduler.messages import Event
 from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.service import NodeCommand, SchedulerService
@@ -116,7 +116,7 @@ async def main(socket: str, plan: NodeConfig) -> None:
             AgentSettings(plan.slots, plan.state_dir, heartbeat_s=0.1),
             store=store,
             send_events=tell,
-            endpoints=EndpointPool(),
+            routes=PolicyRoutes(EndpointPool()),
         )
 
         async def obey() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
 from farm.node.image_cache import ImageCache
 from farm.node.resources import NodeConfig, NodeResources
-from farm.policy import EndpointPool, make_policy
+from farm.policy import EndpointPool, PolicyRoutes, make_policy
 from farm.store import Store
 from farm.tasks import TaskBundle, pack, task_ref
 from sandboxes import FakeRuntime, SandboxError, WarmPool
@@ -40,7 +40,7 @@ async def submit(
 ) -> RunSpec:
     """Put a run and its task into the store, as the gateway does before it tells the scheduler."""
     bundle = task()
-    assert make_policy(PolicySpec(policy), bundle, seed=0, endpoints=EndpointPool())
+    assert make_policy(PolicySpec(policy), bundle, seed=0, routes=PolicyRoutes(EndpointPool()))
     spec = RunSpec(
         run_id,
         (task_ref(bundle),),

@@ -23,7 +23,7 @@ from farm.episode import (
     failed_rollout,
     run_episode,
 )
-from farm.policy import EndpointPool, make_policy
+from farm.policy import EndpointPool, PolicyRoutes, make_policy
 from farm.policy.nop import NopPolicy
 from farm.policy.oracle import OraclePolicy
 from farm.schemas.rollout import Sidecar
@@ -154,7 +154,7 @@ async def test_an_endpoint_that_never_answers_gives_no_reward() -> None:
     async with await asyncio.start_server(stall, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         endpoints = EndpointPool()
-        policy = make_policy(PolicySpec("openai", url, "tiny"), make_bundle(), seed=0, endpoints=endpoints)
+        policy = make_policy(PolicySpec("openai", url, "tiny"), make_bundle(), seed=0, routes=PolicyRoutes(endpoints))
         rollout = await episode(policy, limits=EpisodeLimits(agent_s=0.5))
         await endpoints.close()
     assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)

@@ -237,6 +237,7 @@ async def test_interrupted_oracle_continues_its_script(tmp_path: Path) -> None:
             self.waiting = asyncio.Event()
             self.unavailable_reason = None
             self.silent_s = 0.0
+            self.held_s = 0.0
 
         async def reply(self, messages: Any, tools: Any) -> Any:
             if sum(message["role"] == "assistant" for message in messages) == 2:

@@ -16,12 +16,13 @@ from fastapi import Response
 from farm.core.endpoint_url import EndpointUrl
 from farm.core.rollout import StopReason, WeightSpan
 from farm.core.run import PolicySpec, ReplyTimeouts
-from farm.policy import EndpointPool, make_policy
+from farm.policy import EndpointPool, PolicyRoutes, make_policy
 from farm.policy.base import PolicyError, Reply
 from farm.policy.endpoint_access import EndpointAccess, EndpointKey
-from farm.policy.openai import OpenAIPolicy, RetrySettings
+from farm.policy.openai import RetrySettings
 from farm.policy.openai_endpoint import DEFAULT_TIMEOUTS, OpenAIEndpoint
 from tests.support.farm.grading_values import make_bundle
+from tests.support.farm.routes import openai_policy
 from tests.support.model_server import ModelServer, Say, Script, logprob, refusal, serving
 
 QUICK = RetrySettings(tries=3, garbage_tries=2, backoff_s=0.001, longest_s=0.01)
@@ -33,7 +34,7 @@ async def ask(
 ) -> Reply:
     endpoint = OpenAIEndpoint(model.url)
     try:
-        policy = OpenAIPolicy(spec(model.url, **params), endpoint, seed=5, patience=patience)
+        policy = openai_policy(spec(model.url, **params), endpoint, seed=5, patience=patience)
         return await policy.reply(messages, [])
     finally:
         await endpoint.close()
@@ -67,7 +68,7 @@ async def test_request_options_are_probed_once_per_endpoint() -> None:
     async with serving(ModelServer([], "openai")) as model:
         endpoints = EndpointPool()
         for seed in range(2):
-            policy = make_policy(spec(model.url), make_bundle(), seed=seed, endpoints=endpoints)
+            policy = make_policy(spec(model.url), make_bundle(), seed=seed, routes=PolicyRoutes(endpoints))
             await policy.reply(HELLO, [])
         await endpoints.close()
     asked = [sorted(key for key in request if key.startswith(("return_", "logprobs"))) for request in model.requests]
@@ -82,7 +83,9 @@ async def test_request_options_are_probed_once_per_endpoint() -> None:
 async def test_key_is_sent_and_single_model_is_chosen() -> None:
     async with serving(ModelServer([])) as model:
         endpoints = EndpointPool(EndpointAccess(keys=(EndpointKey(EndpointUrl.parse(model.url), "s3cret"),)))
-        policy = make_policy(PolicySpec(kind="openai", endpoint=model.url), make_bundle(), seed=0, endpoints=endpoints)
+        policy = make_policy(
+            PolicySpec(kind="openai", endpoint=model.url), make_bundle(), seed=0, routes=PolicyRoutes(endpoints)
+        )
         reply = await policy.reply(HELLO, [])
         await endpoints.close()
     assert model.headers[0]["authorization"] == "Bearer s3cret"
@@ -138,7 +141,7 @@ async def test_hanging_model_list_is_outage_and_times_out() -> None:
     async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         endpoint = OpenAIEndpoint(url, models_timeout_s=0.05)
-        policy = OpenAIPolicy(PolicySpec("openai", url), endpoint, seed=0, patience=QUICK)
+        policy = openai_policy(PolicySpec("openai", url), endpoint, seed=0, patience=QUICK)
         asking = asyncio.create_task(policy.reply(HELLO, []))
         await asked.wait()
         outage = policy.unavailable_reason
@@ -189,7 +192,7 @@ async def test_stalled_reply_is_retried_once_then_fails(
         plain = replace(spec(url), timeouts=timeouts) if by_run else spec(url)
         endpoint = OpenAIEndpoint(url) if by_run else OpenAIEndpoint(url, timeouts=timeouts.over(DEFAULT_TIMEOUTS))
         with pytest.raises(PolicyError, match=re.escape(said)) as caught:
-            await OpenAIPolicy(plain, endpoint, seed=0, patience=QUICK).reply(HELLO, [])
+            await openai_policy(plain, endpoint, seed=0, patience=QUICK).reply(HELLO, [])
         await endpoint.close()
     assert caught.value.retryable
     assert len(requests) == QUICK.timeout_tries
@@ -204,7 +207,7 @@ async def test_endpoint_replying_to_others_is_not_silent() -> None:
 
     async with serving(ModelServer([held, Say("other"), Say("mine")])) as model:
         endpoint = OpenAIEndpoint(model.url)
-        mine, other = (OpenAIPolicy(spec(model.url), endpoint, seed=seed, patience=QUICK) for seed in (0, 1))
+        mine, other = (openai_policy(spec(model.url), endpoint, seed=seed, patience=QUICK) for seed in (0, 1))
         silent = [mine.silent_s]
         asking = asyncio.create_task(mine.reply(HELLO, []))
         await model.asked.wait()
@@ -222,7 +225,7 @@ async def nameless(model: ModelServer) -> str:
     """Return the model that a policy without a model name requests."""
     endpoint = OpenAIEndpoint(model.url)
     try:
-        await OpenAIPolicy(PolicySpec("openai", model.url), endpoint, seed=0, patience=QUICK).reply(HELLO, [])
+        await openai_policy(PolicySpec("openai", model.url), endpoint, seed=0, patience=QUICK).reply(HELLO, [])
     finally:
         await endpoint.close()
     return str(model.requests[0]["model"])
@@ -260,7 +263,7 @@ async def test_outage_lasts_until_first_reply() -> None:
     loading = refusal(503, "loading", {"Retry-After": "1000000000"})
     async with serving(ModelServer([loading, held, Say("up")])) as model:
         endpoint = OpenAIEndpoint(model.url)
-        policy = OpenAIPolicy(spec(model.url), endpoint, seed=0, patience=QUICK)
+        policy = openai_policy(spec(model.url), endpoint, seed=0, patience=QUICK)
         outages = [policy.unavailable_reason]
         waiting = asyncio.create_task(policy.reply(HELLO, []))
         while len(model.requests) < 2:
@@ -315,7 +318,7 @@ SAID = {
     "calls of a wrong type": "choices[0].message.tool_calls is a string, not a list",
     "nested to the sky": "the answer is broken JSON",
     "not UTF-8": "the answer is not JSON",
-    "an aborted request": "the engine aborted the request",
+    "an aborted request": "the engine aborted the request and gave no token ids",
     "a message of a wrong type": "choices[0].message is a string, not an object",
     "arguments of a wrong type": "choices[0].message.tool_calls[0].function.arguments is a number, not a string",
 }
@@ -344,7 +347,7 @@ async def test_unreadable_reply_is_retried_then_one_line_error(kind: str) -> Non
 async def test_full_context_stops_without_failure(message: str) -> None:
     async with serving(ModelServer([Say("ok"), refusal(400, message)])) as model:
         endpoint = OpenAIEndpoint(model.url)
-        policy = OpenAIPolicy(spec(model.url), endpoint, seed=0, patience=QUICK)
+        policy = openai_policy(spec(model.url), endpoint, seed=0, patience=QUICK)
         assert (await policy.reply(HELLO, [])).stop is None
         assert (await policy.reply(HELLO, [])).stop is StopReason.CONTEXT_LENGTH
         await endpoint.close()
@@ -425,7 +428,7 @@ async def test_inconsistent_tokens_are_dropped_with_reason(
     async with serving(ModelServer([Response(body), Response(body)])) as model:
         endpoint = OpenAIEndpoint(model.url)
         for seed in range(2):
-            reply = await OpenAIPolicy(spec(model.url), endpoint, seed=seed, patience=QUICK).reply(HELLO, [])
+            reply = await openai_policy(spec(model.url), endpoint, seed=seed, patience=QUICK).reply(HELLO, [])
             assert (reply.content, reply.sampled, reply.distrust) == ("hi", None, why)
         await endpoint.close()
     assert [record.getMessage() for record in caplog.records if "inconsistent tokens" in record.message] == [
@@ -476,9 +479,9 @@ async def test_seed_differs_by_episode_and_turn() -> None:
 @pytest.mark.parametrize("url", ["", "host:8000/v1", "ftp://host/v1", "http://"])
 def test_invalid_endpoint_url_is_refused_immediately(url: str) -> None:
     with pytest.raises(PolicyError, match="http://HOST:PORT/v1"):
-        make_policy(spec(url), make_bundle(), seed=0, endpoints=EndpointPool())
+        make_policy(spec(url), make_bundle(), seed=0, routes=PolicyRoutes(EndpointPool()))
 
 
 def test_sampling_parameters_replacing_request_fields_are_refused() -> None:
     with pytest.raises(PolicyError, match="messages"):
-        make_policy(spec("http://h/v1", messages="x"), make_bundle(), seed=0, endpoints=EndpointPool())
+        make_policy(spec("http://h/v1", messages="x"), make_bundle(), seed=0, routes=PolicyRoutes(EndpointPool()))

@@ -1,0 +1,149 @@
+"""Policies: announce new weights, list, pause, resume and delete them."""
+
+import asyncio
+import contextlib
+import socket
+from ipaddress import ip_address
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+
+from farm.core.endpoint_url import EndpointUrl
+from farm.core.policy_document import POLICY_NAME, PolicyDocument
+from farm.gateway.auth import AsLearner, AsViewer
+from farm.gateway.errors import ApiError
+from farm.gateway.idempotency import IdempotentRoute
+from farm.gateway.routes.runs import farm_status_or_empty
+from farm.policy.base import PolicyError
+from farm.policy.configured_endpoints import endpoint_rules
+from farm.policy.endpoint_access import EndpointAccess
+from farm.scheduler.status import FarmStatus, PolicyStatus
+from farm.schemas.problems import FieldProblem, ProblemType
+from farm.schemas.requests import BUILT_IN_POLICIES, EmptyBody, PutPolicyBody
+from farm.schemas.responses import DeletedPolicyAnswer, EndpointAnswer, PoliciesAnswer, PolicyDocumentAnswer
+from farm.store import Store, UnknownPolicy
+from sandboxes.egress.addresses import Address
+
+RESOLVE_S = 5.0
+
+router = APIRouter(prefix="/v1/policies", route_class=IdempotentRoute, tags=["policies"])
+PolicyNamePath = Annotated[str, Path(pattern=POLICY_NAME)]
+
+
+@router.put("/{name}")
+async def put_policy(
+    name: PolicyNamePath, body: PutPolicyBody, request: Request, role: AsLearner
+) -> PolicyDocumentAnswer:
+    """Announce a policy, or new weights of a known one. A paused policy stays paused."""
+    if name in BUILT_IN_POLICIES:
+        raise ApiError(ProblemType.INVALID, f"{name} is a policy of the farm itself; choose another name")
+    store: Store = request.app.state.store
+    known = (await store.policies.list()).get(name)
+    if body.endpoints is not None:
+        await _admit(body.endpoints, endpoint_rules(request.app.state.config))
+    elif known is None:
+        message = "is needed, because the farm does not know this policy yet"
+        field = FieldProblem(field="endpoints", message=message)
+        raise ApiError(ProblemType.INVALID, f"endpoints: {message}", errors=(field,))
+    former = known or PolicyDocument(name, body.version, ())
+    document = PolicyDocument(
+        name,
+        body.version,
+        former.endpoints if body.endpoints is None else body.endpoints,
+        former.model if body.model is None else body.model,
+    )
+    return _answer(await store.policies.put(document), await farm_status_or_empty(request))
+
+
+@router.get("")
+async def list_policies(request: Request, role: AsViewer) -> PoliciesAnswer:
+    """List all policies by name, with the health of their endpoints."""
+    store: Store = request.app.state.store
+    documents = await store.policies.list()
+    status = await farm_status_or_empty(request)
+    return PoliciesAnswer(policies=tuple(_answer(document, status) for document in documents.values()))
+
+
+@router.get("/{name}")
+async def get_policy(name: PolicyNamePath, request: Request, role: AsViewer) -> PolicyDocumentAnswer:
+    store: Store = request.app.state.store
+    return _answer(await store.policies.get(name), await farm_status_or_empty(request))
+
+
+@router.post("/{name}/pause")
+async def pause_policy(
+    name: PolicyNamePath, request: Request, role: AsLearner, body: EmptyBody | None = None
+) -> PolicyDocumentAnswer:
+    """Request no more replies of a policy until it is resumed. Episodes wait; the time does not count as theirs."""
+    store: Store = request.app.state.store
+    return _answer(await store.policies.pause(name, paused=True), await farm_status_or_empty(request))
+
+
+@router.post("/{name}/resume")
+async def resume_policy(
+    name: PolicyNamePath, request: Request, role: AsLearner, body: EmptyBody | None = None
+) -> PolicyDocumentAnswer:
+    store: Store = request.app.state.store
+    return _answer(await store.policies.pause(name, paused=False), await farm_status_or_empty(request))
+
+
+@router.delete("/{name}")
+async def delete_policy(name: PolicyNamePath, request: Request, role: AsLearner) -> DeletedPolicyAnswer:
+    """Delete a policy that no live run uses."""
+    store: Store = request.app.state.store
+    await store.policies.get(name)
+    for run_id, state in (await store.live_runs()).items():
+        run = None if state.ended else await store.get_run(run_id)
+        if run is not None and run.spec.policy.policy == name:
+            remedy = f"cancel it first with `farm runs cancel {run_id}`"
+            raise ApiError(ProblemType.CONFLICT, f"the run {run_id} uses the policy {name}; {remedy}")
+    with contextlib.suppress(UnknownPolicy):  # deleted meanwhile
+        await store.policies.delete(name)
+    return DeletedPolicyAnswer(name=name)
+
+
+async def _admit(endpoints: tuple[str, ...], access: EndpointAccess) -> None:
+    """Raise ApiError for an endpoint that the operator does not admit, or whose name has only refused addresses.
+
+    A name that this machine does not know is accepted: the nodes may know it, and they check the addresses again.
+    """
+    for index, endpoint in enumerate(endpoints):
+        try:
+            url = access.admit(endpoint)
+        except PolicyError as error:
+            raise _refused(index, str(error)) from None
+        reasons = [access.refusal(url, address) for address in await _addresses(url)]
+        if reasons and all(reasons):
+            raise _refused(index, f"{url}: {reasons[0]}")
+
+
+def _refused(index: int, message: str) -> ApiError:
+    field = FieldProblem(field=f"endpoints.{index}", message=message)
+    return ApiError(ProblemType.INVALID, f"endpoints.{index}: {message}", errors=(field,))
+
+
+async def _addresses(url: EndpointUrl) -> list[Address]:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(RESOLVE_S):
+            found = await loop.getaddrinfo(url.host, None, type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError):
+        return []
+    return [ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
+
+
+def _answer(document: PolicyDocument, status: FarmStatus) -> PolicyDocumentAnswer:
+    live = next((one for one in status.policies if one.source == document.name), PolicyStatus(document.name))
+    known = {endpoint.url: endpoint for endpoint in live.endpoints}
+    return PolicyDocumentAnswer(
+        name=document.name,
+        version=document.version,
+        model=document.model,
+        paused=document.paused,
+        updated_at=document.updated_at,
+        endpoints=tuple(
+            EndpointAnswer.model_validate(known[url]) if url in known else EndpointAnswer(url=url)
+            for url in document.endpoints
+        ),
+        outage=live.outage,
+    )

@@ -1,0 +1,182 @@
+"""The endpoints of a policy on one node: session affinity, ejection of a failing endpoint, and its return."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+
+import httpx
+
+from farm.core.policy_document import EndpointFigures
+from farm.core.run import PolicySpec
+from farm.policy.base import PolicyError
+from farm.policy.openai_endpoint import EndpointPool, OpenAIEndpoint
+from farm.policy.routing.directory import PolicyDirectory
+from farm.policy.routing.endpoint_health import EndpointHealth
+
+
+class EndpointGroup:
+    """The health of the endpoints that one policy has used on this node."""
+
+    def __init__(self, pool: EndpointPool, clock: Callable[[], float]) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._health: dict[str, EndpointHealth] = {}
+        self._probes: set[asyncio.Task[None]] = set()
+
+    def pick(self, urls: tuple[str, ...], session: str, avoided: str = "") -> OpenAIEndpoint:
+        """Return the endpoint of a session: the same one each time, so that its prefix cache is used.
+
+        Ejected endpoints and the one that is ``avoided`` are left out, unless no other is left. Raises PolicyError.
+        """
+        endpoints = [self._pool.at(url) for url in urls]
+        usable = [endpoint for endpoint in endpoints if not self._of(endpoint.url).ejected] or endpoints
+        usable = [endpoint for endpoint in usable if endpoint.url != avoided] or usable
+        return max(usable, key=lambda endpoint: _weight(endpoint.url, session))
+
+    def succeeded(self, url: str) -> None:
+        self._of(url).record_success(self._clock())
+
+    def failed(self, url: str, why: str) -> None:
+        """Count a failure. An endpoint that is ejected now is probed until it answers."""
+        health = self._of(url)
+        was_ejected = health.ejected
+        health.record_failure(why, self._clock())
+        if health.ejected and not was_ejected:
+            task = asyncio.create_task(self._probe(url, health))
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+
+    def figures(self) -> tuple[EndpointFigures, ...]:
+        now = self._clock()
+        return tuple(
+            EndpointFigures(url, *health.figures(now), health.ejected, health.why)
+            for url, health in self._health.items()
+        )
+
+    async def close(self) -> None:
+        for task in self._probes:
+            task.cancel()
+        await asyncio.gather(*self._probes, return_exceptions=True)
+
+    def _of(self, url: str) -> EndpointHealth:
+        return self._health.setdefault(url, EndpointHealth())
+
+    async def _probe(self, url: str, health: EndpointHealth) -> None:
+        while health.ejected:
+            await asyncio.sleep(max(0.0, health.probe_at - self._clock()))
+            if health.ejected:
+                health.record_probe(healthy=await self._answers(url), now=self._clock())
+
+    async def _answers(self, url: str) -> bool:
+        """Return True if the endpoint lists its models, or refuses to: an engine that starts or hangs does neither."""
+        try:
+            answer = await self._pool.at(url).models(bytes)
+        except (httpx.HTTPError, PolicyError):
+            return False
+        return answer.status < httpx.codes.INTERNAL_SERVER_ERROR
+
+
+class EndpointRoute:
+    """The way of one episode to the endpoints of its policy.
+
+    ``held_s`` is the total time for which requests waited because the policy was paused.
+    """
+
+    def __init__(self, group: EndpointGroup, spec: PolicySpec, session: str, directory: PolicyDirectory | None) -> None:
+        self._group = group
+        self._spec = spec
+        self._session = session
+        self._directory = directory
+        self._held_s = 0.0
+        self._held_since: float | None = None
+        self._failed_url = ""
+
+    @property
+    def held_s(self) -> float:
+        now = time.monotonic()
+        return self._held_s + (0.0 if self._held_since is None else now - self._held_since)
+
+    @property
+    def is_held(self) -> bool:
+        """True while a request waits because the policy is paused."""
+        return self._held_since is not None
+
+    @property
+    def version(self) -> int | None:
+        """Return the version that the policy's learner announced last; None for a bare endpoint."""
+        document = self._directory.known(self._spec.policy) if self._directory else None
+        return document.version if document else None
+
+    @property
+    def model(self) -> str:
+        """Return the model that requests name; "" if neither the run nor the policy names one."""
+        document = self._directory.known(self._spec.policy) if self._directory else None
+        return self._spec.model or (document.model if document else "")
+
+    async def endpoint(self) -> OpenAIEndpoint:
+        """Return the endpoint for the next request. Wait while the policy is paused. Raises PolicyError."""
+        if self._directory is None:
+            return self._group.pick((self._spec.endpoint,), self._session)
+        self._held_since = time.monotonic()
+        try:
+            document = await self._directory.wait_until_open(self._spec.policy)
+        finally:
+            self._held_s += time.monotonic() - self._held_since
+            self._held_since = None
+        return self._group.pick(document.endpoints, self._session, self._failed_url)
+
+    def succeeded(self, endpoint: OpenAIEndpoint) -> None:
+        self._failed_url = ""
+        self._group.succeeded(endpoint.url)
+
+    def failed(self, endpoint: OpenAIEndpoint, why: str) -> None:
+        self._failed_url = endpoint.url
+        self._group.failed(endpoint.url, why)
+
+
+class PolicyRoutes:
+    """The routes of a node's episodes. ``directory`` None: policies are not known by name."""
+
+    def __init__(
+        self,
+        pool: EndpointPool,
+        directory: PolicyDirectory | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pool = pool
+        self._directory = directory
+        self._clock = clock
+        self._groups: dict[str, EndpointGroup] = {}
+
+    def route(self, spec: PolicySpec, session: str) -> EndpointRoute:
+        """Return the route of an episode. ``session`` keeps it on one endpoint. Raises PolicyError."""
+        if spec.policy and self._directory is None:
+            raise PolicyError(f"policies have no names here; use an endpoint instead of {spec.policy}", retryable=False)
+        if not spec.policy:
+            self._pool.at(spec.endpoint)  # refuse an endpoint that is not admitted at once
+        group = self._groups.setdefault(spec.source, EndpointGroup(self._pool, self._clock))
+        return EndpointRoute(group, spec, session, self._directory if spec.policy else None)
+
+    def figures(self) -> Mapping[str, tuple[EndpointFigures, ...]]:
+        """Return the figures of each policy or bare endpoint that had requests in the last half minute."""
+        found = {source: group.figures() for source, group in self._groups.items()}
+        return {
+            source: figures for source, figures in found.items() if any(one.calls or one.ejected for one in figures)
+        }
+
+    async def run(self) -> None:
+        """Keep the policies' documents current until cancelled."""
+        if self._directory is not None:
+            await self._directory.run()
+
+    async def close(self) -> None:
+        for group in self._groups.values():
+            await group.close()
+        await self._pool.close()
+
+
+def _weight(url: str, session: str) -> bytes:
+    """Return a weight for rendezvous hashing: a session keeps its endpoint when another one comes or goes."""
+    return hashlib.blake2b(f"{session}\0{url}".encode(), digest_size=8).digest()

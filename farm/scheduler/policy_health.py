@@ -1,0 +1,92 @@
+"""Admission of episodes by the health of their policy: a circuit breaker for each policy.
+
+Times are seconds of the scheduler's clock.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from farm.core.policy_document import EndpointFigures
+
+MIN_FAILURES = 5
+"""The number of failed requests in half a minute from which admission may stop."""
+
+MAX_FAILED = 0.5
+"""Admission stops if this fraction of a policy's requests fails, over all nodes."""
+
+PROBE_S = 10.0
+MAX_PROBE_S = 300.0
+
+
+@dataclass(slots=True)
+class _Outage:
+    """An outage of a policy. One episode may start at ``probe_at``, to find out whether it is over."""
+
+    why: str
+    probe_at: float
+    probes: int = 0
+
+
+class PolicyHealth:
+    """The policies whose requests fail. While a policy is out, its runs start one episode now and then as a probe.
+
+    A policy is known by its name, or by its endpoint if a run names one. An outage ends when the requests of the last
+    half minute mostly succeed. The probes become rarer, from ``PROBE_S`` to ``MAX_PROBE_S``.
+    """
+
+    def __init__(self) -> None:
+        self._outages: dict[str, _Outage] = {}
+
+    def update(self, figures: Mapping[str, tuple[EndpointFigures, ...]], now: float) -> list[str]:
+        """Take the figures of all nodes together. Return the policies whose outages have ended."""
+        recovered = []
+        for source, endpoints in figures.items():
+            calls = sum(endpoint.calls for endpoint in endpoints)
+            failures = sum(endpoint.failures for endpoint in endpoints)
+            why = next((endpoint.why for endpoint in endpoints if endpoint.failures), "")
+            if source in self._outages:
+                if calls > failures and failures < MAX_FAILED * calls:
+                    del self._outages[source]
+                    recovered.append(source)
+                elif why:
+                    self._outages[source].why = why
+            elif failures >= MIN_FAILURES and failures >= MAX_FAILED * calls:
+                self._outages[source] = _Outage(why, now + PROBE_S)
+        return recovered
+
+    def admits(self, source: str, now: float) -> bool:
+        """Return True if an episode of the policy may start: there is no outage, or a probe is due."""
+        outage = self._outages.get(source)
+        return outage is None or now >= outage.probe_at
+
+    def started(self, source: str, now: float) -> None:
+        """Count an episode that started: during an outage it is a probe, and the next one is due later."""
+        outage = self._outages.get(source)
+        if outage is not None:
+            outage.probes += 1
+            outage.probe_at = now + min(MAX_PROBE_S, PROBE_S * 2.0 ** min(outage.probes, 16))
+
+    @property
+    def failing(self) -> frozenset[str]:
+        """Return the policies that have an outage."""
+        return frozenset(self._outages)
+
+    def outage(self, source: str) -> str:
+        """Return why requests of a policy fail, or "" if there is no outage."""
+        outage = self._outages.get(source)
+        return outage.why if outage else ""
+
+    def forget_all_but(self, sources: Iterable[str]) -> None:
+        """Forget the outages of policies that no run uses any more."""
+        kept = set(sources)
+        for source in self._outages.keys() - kept:
+            del self._outages[source]
+
+
+def merge(nodes: Iterable[Mapping[str, tuple[EndpointFigures, ...]]]) -> dict[str, tuple[EndpointFigures, ...]]:
+    """Return the figures of all nodes, by policy."""
+    merged: dict[str, tuple[EndpointFigures, ...]] = {}
+    for node in nodes:
+        for source, endpoints in node.items():
+            merged[source] = (*merged.get(source, ()), *endpoints)
+    return merged
