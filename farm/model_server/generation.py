@@ -61,9 +61,11 @@ class Generation:
 
     async def updates(self) -> AsyncIterator[None]:
         """Yield after new tokens, and a last time after the end. Only one caller may iterate."""
-        while self.finish_reason is None:
+        is_last = False
+        while not is_last:
             await self._changed.wait()
             self._changed.clear()
+            is_last = self.finish_reason is not None
             yield
 
     def notify(self) -> None:

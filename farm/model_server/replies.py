@@ -65,8 +65,9 @@ class Answering:
                 choice["finish_reason"] = _finish_reason(generation, parsed)
             if self.wanted.logprobs:
                 choice["logprobs"] = self._chat_logprobs(generation, number)
-            yield self._chunk(kind, generation, choice, new_from=number, is_last=is_last)
+            chunk = self._chunk(kind, generation, choice, new_from=number, is_last=is_last)
             sent, number = parsed, len(generation.tokens)
+            yield chunk
         async for last in self._end_of_stream(kind, generation):
             yield last
 
@@ -79,8 +80,9 @@ class Answering:
             if self.wanted.logprobs:
                 choice["logprobs"] = self._text_logprobs(generation, number)
             is_last = generation.finish_reason is not None
-            yield self._chunk(kind, generation, choice, new_from=number, is_first=number == 0, is_last=is_last)
+            chunk = self._chunk(kind, generation, choice, new_from=number, is_first=number == 0, is_last=is_last)
             sent, number = len(text), len(generation.tokens)
+            yield chunk
         async for last in self._end_of_stream(kind, generation):
             yield last
 

@@ -44,7 +44,8 @@ class VLLMDialect:
 
     def add_to_answer(self, answer: dict[str, Any], generation: Generation, wanted: Wanted) -> None:
         (choice,) = answer["choices"]
-        choice["stop_reason"] = generation.matched if isinstance(generation.matched, str) else None
+        is_given = isinstance(generation.matched, str) or generation.matched in generation.params.stop_token_ids
+        choice["stop_reason"] = generation.matched if is_given else None
         if wanted.token_ids:
             choice["token_ids"] = generation.tokens
             _prompt_holder(answer)["prompt_token_ids"] = generation.prompt_ids

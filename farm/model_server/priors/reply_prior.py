@@ -37,7 +37,7 @@ _LENGTH_SCALE = 8.0
 """The preference for a token over one that is a byte shorter, between tokens that spell the same text."""
 
 _MAX_COUNT = 64
-_MAX_EXPERTS_CACHED = 65_536
+_MAX_EXPERTS_CACHED = 16_384
 _PRINTABLE = frozenset(range(0x20, 0x7F))
 _SENTENCE_TOKENS = 5
 _LONG_TOKENS = 40
@@ -99,6 +99,7 @@ class ReplyPrior:
         plain = [(token, tokenizer.token_bytes(token)) for token in range(tokenizer.plain_size)]
         self._text = np.array([token for token, text in plain if _PRINTABLE.issuperset(text)])
         self._string = np.array([token for token, text in plain if (_PRINTABLE - set(b'"\\')).issuperset(text)])
+        self._text_scale, self._string_scale = np.ones(len(self._text)), np.ones(len(self._string))
         self._newline, self._blank_line = (tokenizer.encode(text)[0] for text in ("\n", "\n\n"))
         self._by_first: dict[int, list[tuple[int, bytes]]] = {byte: [] for byte in range(256)}
         for token, text in plain:
@@ -190,7 +191,7 @@ class ReplyPrior:
 
     def _parts(self, position: ReplyPosition) -> list[Expert]:
         offered = position.grammar is not None
-        text = partial(Expert, ids=self._text, scale=np.ones(len(self._text)))
+        text = partial(Expert, ids=self._text, scale=self._text_scale)
         match position.phase:
             case Phase.START if offered:
                 return [self._mark(0.35, "<think>"), self._mark(0.42, "<tool_call>"), text(0.23)]
@@ -239,7 +240,7 @@ class ReplyPrior:
                 hint = 0.0 if not hinted else 0.7 if not call.done else 0.95 * (1.0 - close)
                 closing = self._following(close, call, [ord('"')])
                 follow = self._following(hint, call, hinted, live)
-                return [closing, follow, Expert(1.0 - close - hint, self._string, np.ones(len(self._string)))]
+                return [closing, follow, Expert(1.0 - close - hint, self._string, self._string_scale)]
             case _:
                 return [self._mark(1.0, "</tool_call>")]
 

@@ -119,10 +119,14 @@ def _function(line: str) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def _arguments(parameters: Mapping[str, Any]) -> Symbol:
-    """Return the grammar of the required arguments, in their order, up to the end of the call."""
+    """Return the grammar of the required arguments, in their order, up to the end of the call.
+
+    A call with only optional arguments has the first of them.
+    """
     properties, required = parameters.get("properties"), parameters.get("required")
     schemas = properties if isinstance(properties, dict) else {}
     names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    names = names or list(schemas)[:1]
     symbol: Symbol = Choice(((b"}}\n", END),))
     for index, name in reversed(list(enumerate(names))):
         start = f"{', ' if index else ''}{json.dumps(name)}: ".encode()
