@@ -50,7 +50,7 @@ class Answering:
         """Yield the server-sent events of a chat completion. Tool calls come whole, with the last tokens."""
         kind = "chat.completion.chunk"
         first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-        yield self._chunk(kind, generation, first, is_first=True)
+        yield self._chunk(kind, generation, first, Chunk((), is_first=True, is_last=False))
         sent, number = ParsedReply("", "", ()), 0
         async for _ in generation.updates():
             text = reply_text(generation, self.tokenizer)
@@ -65,7 +65,9 @@ class Answering:
                 choice["finish_reason"] = _finish_reason(generation, parsed)
             if self.wanted.logprobs:
                 choice["logprobs"] = self._chat_logprobs(generation, number)
-            chunk = self._chunk(kind, generation, choice, new_from=number, is_last=is_last)
+            chunk = self._chunk(
+                kind, generation, choice, Chunk(generation.tokens[number:], is_first=False, is_last=is_last)
+            )
             sent, number = parsed, len(generation.tokens)
             yield chunk
         async for last in self._end_of_stream(kind, generation):
@@ -80,7 +82,8 @@ class Answering:
             if self.wanted.logprobs:
                 choice["logprobs"] = self._text_logprobs(generation, number)
             is_last = generation.finish_reason is not None
-            chunk = self._chunk(kind, generation, choice, new_from=number, is_first=number == 0, is_last=is_last)
+            place = Chunk(generation.tokens[number:], is_first=number == 0, is_last=is_last)
+            chunk = self._chunk(kind, generation, choice, place)
             sent, number = len(text), len(generation.tokens)
             yield chunk
         async for last in self._end_of_stream(kind, generation):
@@ -114,20 +117,9 @@ class Answering:
         self.dialect.add_to_answer(answer, generation, self.wanted)
         return answer
 
-    def _chunk(
-        self,
-        kind: str,
-        generation: Generation,
-        choice: dict[str, Any],
-        *,
-        new_from: int = 0,
-        is_first: bool = False,
-        is_last: bool = False,
-    ) -> bytes:
+    def _chunk(self, kind: str, generation: Generation, choice: dict[str, Any], chunk: Chunk) -> bytes:
         answer = {**self._head(kind, generation), "choices": [choice]}
-        self.dialect.add_to_chunk(
-            answer, generation, self.wanted, Chunk(generation.tokens[new_from:], is_first, is_last)
-        )
+        self.dialect.add_to_chunk(answer, generation, self.wanted, chunk)
         return event(answer)
 
     def _chat_logprobs(self, generation: Generation, start: int) -> dict[str, Any]:
