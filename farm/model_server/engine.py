@@ -65,7 +65,6 @@ class Engine:
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
         self._drained.set()
-        self._control = asyncio.Lock()
 
     @property
     def version(self) -> int:
@@ -153,30 +152,22 @@ class Engine:
         ``keep``: running requests continue with the new weights. ``abort``: they end with their tokens so far.
         ``wait``: they end first, and new requests wait for the new weights.
         """
-        async with self._control:
-            if mode == "abort":
-                self.abort_all()
-            elif mode == "wait":
-                await self._drain()
-            self.model = load_model(self.config.seed, version)
-            self._cache = PrefixCache()
-            for generation in self._running.values():
-                generation.state = None
-            self.metrics.weight_updates += 1
-            self._wake.set()
+        await self._end_running(mode)
+        self.model = load_model(self.config.seed, version)
+        self._cache = PrefixCache()
+        for generation in self._running.values():
+            generation.state = None
+        self.metrics.weight_updates += 1
+        self._wake.set()
 
     async def pause(self, mode: Mode = "abort") -> None:
         """Stop until ``resume``; new requests wait. Raises EngineFrozen as ``set_version`` does.
 
         ``keep``: running requests stop and keep their tokens. ``abort`` and ``wait``: as for ``set_version``.
         """
-        async with self._control:
-            if mode == "abort":
-                self.abort_all()
-            elif mode == "wait":
-                await self._drain()
-            self._frozen = self._frozen or mode == "keep"
-            self._paused = True
+        await self._end_running(mode)
+        self._frozen = self._frozen or mode == "keep"
+        self._paused = True
 
     def resume(self) -> None:
         self._frozen = self._paused = False
@@ -204,8 +195,12 @@ class Engine:
         self.abort_all()
         self._wake.set()
 
-    async def _drain(self) -> None:
-        """Wait until no request runs; none is admitted meanwhile."""
+    async def _end_running(self, mode: Mode) -> None:
+        """End running requests as a mode demands. With ``wait``, no request is admitted meanwhile."""
+        if mode == "abort":
+            self.abort_all()
+        if mode != "wait":
+            return
         if self._frozen and self._running:
             raise EngineFrozen(f"{len(self._running)} requests are kept by a pause; resume the engine before mode wait")
         self._draining += 1

@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -38,6 +39,9 @@ from farm.model_server.verify import recompute_logprobs
 MODEL = "farm-model"
 _OPEN_PATHS = ("/health", "/metrics")
 _GRACE_S = 2
+_IDLE_S = 120
+"""Longer than clients keep idle connections, so that no request meets a connection that the server closes."""
+
 _BACKLOG = 1024
 
 
@@ -81,6 +85,10 @@ def _add_errors(app: FastAPI, dialect: Dialect) -> None:
         status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "")
         return JSONResponse(dialect.error(status, f"{request.method} {request.url.path}: {detail}", None), status)
 
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)
+
+    app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(RequestError, bad_request)
     app.add_exception_handler(EngineFrozen, bad_request)
     app.add_exception_handler(HTTPException, refused)
@@ -287,6 +295,7 @@ async def serving(app: ASGIApp, engine: Engine, listener: socket.socket) -> Asyn
             log_config=None,
             access_log=False,
             lifespan="off",
+            timeout_keep_alive=_IDLE_S,
             timeout_graceful_shutdown=_GRACE_S,
             backlog=_BACKLOG,
         )

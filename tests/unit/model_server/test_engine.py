@@ -143,6 +143,20 @@ async def test_wait_lets_running_replies_end_first() -> None:
     assert (versions(old), versions(new)) == ([1], [2])
 
 
+async def test_abort_ends_replies_that_others_wait_for() -> None:
+    async with running_engine(CONFIG) as engine:
+        stalled = engine.submit(PROMPT, LONG, disturbance=Disturbance(stall_after=4, stall_s=3600.0))
+        await reached(stalled, 4)
+        update = asyncio.create_task(engine.set_version(2, "wait"))
+        await asyncio.sleep(0)
+        assert not update.done()
+        await engine.pause("abort")
+        await update
+        engine.resume()
+        assert (stalled.finish_reason, engine.version) == ("abort", 2)
+        assert versions(await finished(engine, replace(LONG, max_tokens=3))) == [2]
+
+
 async def test_pause_keeps_replies_until_resume() -> None:
     async with running_engine(CONFIG) as engine:
         generation = engine.submit(PROMPT, LONG)
