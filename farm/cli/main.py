@@ -37,6 +37,7 @@ COMMANDS = {
     "rewards": "rewards:app",
     "sandbox": "sandbox:sandbox",
     "bench": "bench:app",
+    "dev": "dev:app",
 }
 EXPLAINED = {
     "farm.cli.errors": "CliError",
@@ -44,6 +45,7 @@ EXPLAINED = {
     "farm.client": "FarmError",
     "farm.cluster": "ClusterError",
     "farm.gateway": "AddressTaken",
+    "farm.model_server": "ModelServerError",
     "farm.rewards": "BadRules",
     "farm.store": "StoreError",
     "farm.tasks": "TaskError",
