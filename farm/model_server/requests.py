@@ -127,6 +127,19 @@ class CompletionRequest(_Fields):
         return prompt  # type: ignore[return-value]  # the other forms have items and were returned above
 
 
+class TokenizeRequest(BaseModel):
+    """``/tokenize`` of a text, with its special tokens."""
+
+    prompt: str
+
+
+class DetokenizeRequest(BaseModel):
+    """``/detokenize``."""
+
+    tokens: list[Annotated[int, Field(ge=0)]]
+    skip_special_tokens: bool = False
+
+
 class WeightSpan(BaseModel):
     version: int | str
     start: Annotated[int, Field(ge=0)]

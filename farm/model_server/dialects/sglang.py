@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from farm.model_server.dialects.base import Chunk, Wanted, spans
+from farm.model_server.dialects.tokenizer_routes import add_tokenizer_routes
 from farm.model_server.engine import Mode
 from farm.model_server.errors import RequestError
 from farm.model_server.exchange import DONE, Exchange, event
@@ -114,6 +115,7 @@ class SGLangDialect:
     def router(self, exchange: Exchange) -> APIRouter:
         router = APIRouter()
         _add_generate(router, exchange)
+        add_tokenizer_routes(router, exchange, "text")
         _add_control(router, exchange)
         return router
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 
 from farm.model_server.dialects.base import Chunk, Wanted, spans
+from farm.model_server.dialects.tokenizer_routes import add_tokenizer_routes
 from farm.model_server.engine import Mode
 from farm.model_server.exchange import Exchange
 from farm.model_server.generation import Generation
@@ -63,6 +64,7 @@ class VLLMDialect:
 
     def router(self, exchange: Exchange) -> APIRouter:
         router, engine = APIRouter(), exchange.engine
+        add_tokenizer_routes(router, exchange, "prompt")
 
         @router.post("/pause")
         async def pause(mode: Annotated[Mode, Query()] = "abort", clear_cache: bool = True) -> dict[str, str]:

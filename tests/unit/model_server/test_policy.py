@@ -14,6 +14,7 @@ from farm.model_server.generation import Span
 from farm.policy.base import Reply, Sampled
 from farm.policy.openai import OpenAIPolicy, RetrySettings
 from farm.policy.openai_endpoint import OpenAIEndpoint
+from tests.support.farm.routes import openai_policy
 from tests.support.farm.served_model import ServedModel, serving
 from tests.unit.model_server.http_calls import TOOLS, until
 
@@ -26,7 +27,7 @@ async def policy_of(model: ServedModel, **sampling: Any) -> AsyncIterator[OpenAI
     endpoint = OpenAIEndpoint(f"{model.url}/v1")
     spec = PolicySpec(kind="openai", endpoint=endpoint.url, sampling_params=sampling)
     try:
-        yield OpenAIPolicy(spec, endpoint, seed=1, patience=QUICK)
+        yield openai_policy(spec, endpoint, seed=1, patience=QUICK)
     finally:
         await endpoint.close()
 

@@ -1,0 +1,122 @@
+"""Which endpoint an episode uses: affinity, ejection and return, over real model servers."""
+
+import asyncio
+import time
+from collections import Counter
+
+import pytest
+
+from farm.core.policy_document import PolicyDocument
+from farm.core.run import PolicySpec
+from farm.policy.base import PolicyError
+from farm.policy.openai import OpenAIPolicy
+from farm.policy.openai_endpoint import EndpointPool
+from farm.policy.routing import PolicyDirectory, PolicyRoutes
+from tests.support.farm.named_policies import QUICK, Documents, named_policy
+from tests.support.farm.served_model import serving
+from tests.unit.model_server.http_calls import until
+
+URLS = tuple(f"http://10.0.0.{number}:8000/v1" for number in range(1, 9))
+MAIN = PolicySpec(kind="openai", policy="main", sampling_params={"max_tokens": 8})
+USER = {"role": "user", "content": "Fix the tests."}
+
+
+def routes_to(*urls: str, documents: Documents | None = None) -> PolicyRoutes:
+    documents = documents or Documents(PolicyDocument("main", 1, urls))
+    return PolicyRoutes(EndpointPool(), PolicyDirectory(documents, poll_s=0.001))
+
+
+async def chosen(routes: PolicyRoutes, session: str) -> str:
+    return (await routes.route(MAIN, session).endpoint()).url
+
+
+async def test_sessions_keep_endpoint_and_spread() -> None:
+    routes = routes_to(*URLS)
+    first = {f"episode-{number}": await chosen(routes, f"episode-{number}") for number in range(400)}
+    assert all([await chosen(routes, session) == url for session, url in first.items()])
+    assert min(Counter(first.values()).values()) > 400 / len(URLS) / 2
+    await routes.close()
+
+
+async def test_removed_endpoint_moves_only_its_sessions() -> None:
+    routes, fewer = routes_to(*URLS), routes_to(*URLS[1:])
+    for number in range(200):
+        before, after = await chosen(routes, f"e{number}"), await chosen(fewer, f"e{number}")
+        assert before == after or before == URLS[0]
+    await routes.close()
+    await fewer.close()
+
+
+async def test_failed_endpoint_is_left_and_returns() -> None:
+    async with serving() as first, serving() as second:
+        urls = (f"{first.url}/v1", f"{second.url}/v1")
+        clock = [0.0]
+        directory = PolicyDirectory(Documents(PolicyDocument("main", 1, urls)))
+        routes = PolicyRoutes(EndpointPool(), directory, clock=lambda: clock[0])
+        route = routes.route(MAIN, "episode")
+        bad = await route.endpoint()
+        for _ in range(3):
+            route.failed(bad, "it answers 500")
+        other = routes.route(MAIN, "episode")
+        assert (await other.endpoint()).url != bad.url, "another episode leaves the ejected endpoint too"
+        (figures,) = [one for one in routes.figures()["main"] if one.url == bad.url]
+        assert (figures.calls, figures.failures, figures.ejected, figures.why) == (3, 3, True, "it answers 500")
+        clock[0] += 10.0  # the probe is due, and the server answers it
+        await until(lambda: not any(one.ejected for one in routes.figures().get("main", ())))
+        assert (await other.endpoint()).url == bad.url
+        await routes.close()
+
+
+async def test_all_ejected_endpoints_are_still_tried() -> None:
+    routes = routes_to(*URLS[:2])
+    route = routes.route(MAIN, "episode")
+    for _ in range(8):
+        route.failed(await route.endpoint(), "it is away")
+    assert all(one.ejected for one in routes.figures()["main"])
+    assert (await route.endpoint()).url in URLS[:2]
+    await routes.close()
+
+
+async def test_episode_moves_after_one_failure() -> None:
+    async with serving() as first, serving() as second:
+        async with named_policy(MAIN, (f"{first.url}/v1", f"{second.url}/v1")) as policy:
+            for model in (first, second):
+                model.plan(kind="status", status=500, next=1)
+            await policy.reply([USER], [])
+        assert first.faults.injected == second.faults.injected == {"status": 1}
+
+
+async def test_paused_policy_holds_its_requests() -> None:
+    async with serving() as model:
+        documents = Documents(PolicyDocument("main", 1, (f"{model.url}/v1",)))
+        documents.pause("main")
+        routes = routes_to(documents=documents)
+        polling = asyncio.create_task(routes.run())
+        policy = OpenAIPolicy(MAIN, routes.route(MAIN, "episode"), seed=0, patience=QUICK)
+        asked = asyncio.create_task(policy.reply([USER], []))
+        await until(lambda: policy.held_s > 0.05)
+        reasons = [policy.unavailable_reason]
+        assert model.engine.metrics.requests == 0
+        documents.pause("main", paused=False)
+        await asked
+        assert [*reasons, policy.unavailable_reason] == ["the policy main is paused", None]
+        held_s, now = policy.held_s, time.monotonic()
+        await until(lambda: time.monotonic() > now + 0.01)
+        assert policy.held_s == held_s
+        polling.cancel()
+        await routes.close()
+
+
+async def test_version_without_engine_labels_is_announced_one() -> None:
+    """The plain dialect gives no tokens, so the announced version labels only engines that give tokens alone."""
+    documents = Documents(PolicyDocument("main", 41, ("http://a/v1",), model="tiny"))
+    routes = routes_to(documents=documents)
+    route = routes.route(MAIN, "episode")
+    await route.endpoint()
+    assert (route.version, route.model) == (41, "tiny")
+    await routes.close()
+
+
+def test_name_needs_a_directory() -> None:
+    with pytest.raises(PolicyError, match="policies have no names here"):
+        PolicyRoutes(EndpointPool()).route(MAIN, "episode")
