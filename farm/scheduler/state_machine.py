@@ -130,8 +130,10 @@ class Scheduler:
 
     def _judge_policies(self, now: float) -> None:
         """Compare the requests of all nodes. Queue the runs of each policy that has recovered."""
-        self.policies.forget_all_but(run.spec.policy.source for run in self._runs.values())
-        recovered = self.policies.update(merge(node.endpoints for node in self.fleet), now)
+        used = {run.spec.policy.source for run in self._runs.values()}
+        self.policies.forget_all_but(used)
+        figures = merge(node.endpoints for node in self.fleet)
+        recovered = self.policies.update({source: figures[source] for source in used & figures.keys()}, now)
         for run in self._runs.values():
             if run.spec.policy.source in recovered:
                 self._offer(run)

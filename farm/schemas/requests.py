@@ -145,6 +145,13 @@ def _not_built_in(name: str) -> str:
 PolicyName = Annotated[str, StringConstraints(strict=True, pattern=POLICY_NAME), AfterValidator(_not_built_in)]
 
 
+def _some_endpoints(value: Any) -> Any:
+    """Refuse a list of another length at once, so that its items are not described too."""
+    if isinstance(value, list | tuple) and not 1 <= len(value) <= MOST_ENDPOINTS:
+        raise ValueError(f"should have 1 to {MOST_ENDPOINTS} endpoints")
+    return value
+
+
 class PutPolicyBody(RequestBody):
     """A policy as it is from now on. ``version``: of its weights. ``endpoints`` absent: those that it had.
 
@@ -152,7 +159,7 @@ class PutPolicyBody(RequestBody):
     """
 
     version: Version
-    endpoints: Annotated[tuple[Endpoint, ...], Field(min_length=1, max_length=MOST_ENDPOINTS)] | None = None
+    endpoints: Annotated[tuple[Endpoint, ...] | None, BeforeValidator(_some_endpoints)] = None
     model: Annotated[str, StringConstraints(strict=True, max_length=256)] | None = None
 
 

@@ -74,7 +74,7 @@ async def get_policy(name: PolicyNamePath, request: Request, role: AsViewer) -> 
 async def pause_policy(
     name: PolicyNamePath, request: Request, role: AsLearner, body: EmptyBody | None = None
 ) -> PolicyDocumentAnswer:
-    """Request no more replies of a policy until it is resumed. Episodes wait; the time does not count as theirs."""
+    """Request no more replies of a policy until it is resumed. The time does not count as the agent's."""
     store: Store = request.app.state.store
     return _answer(await store.policies.pause(name, paused=True), await farm_status_or_empty(request))
 

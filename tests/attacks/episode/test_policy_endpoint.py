@@ -258,6 +258,30 @@ async def test_gateway_refuses_run_with_treacherous_address(tmp_path: Path) -> N
             assert (await http.post(f"{address}/v1/runs", json={**run, "policy": policy})).status_code == 201
 
 
+@pytest.mark.redis
+async def test_gateway_refuses_policy_with_treacherous_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind a name, if all addresses of the name are refused."""
+    hosts = {"metadata.example": "169.254.169.254", "engine.example": "10.0.0.5"}
+
+    def resolve(host: str, *arguments: object, **options: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (hosts.get(host, host), 0))]
+
+    async with (
+        running_store(tmp_path) as store,
+        running_gateway(store, tmp_path) as url,
+        httpx.AsyncClient(headers=AS_OPERATOR) as http,
+    ):
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        for wrong in (*WRONG, *NEVER, "http://metadata.example/v1"):
+            answer = await http.put(f"{url}/v1/policies/main", json={"version": 1, "endpoints": [wrong]})
+            assert answer.status_code == 422, wrong
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert "pw" not in answer.text
+        assert await store.policies.list() == {}
+        body = {"version": 1, "endpoints": ["http://engine.example/v1"]}
+        assert (await http.put(f"{url}/v1/policies/main", json=body)).status_code == 200
+
+
 @pytest.mark.parametrize("url", [*WRONG, *NEVER])
 async def test_node_refuses_treacherous_address(url: str) -> None:
     """Runs that were stored before, or by another version, still come to the node agent."""

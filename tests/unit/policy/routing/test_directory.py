@@ -1,4 +1,4 @@
-"""What a node knows of policies: changes arrive, a pause holds, and a store that is away changes nothing."""
+"""The documents on a node: changes arrive, a pause holds, and a store that is away changes nothing."""
 
 import asyncio
 
