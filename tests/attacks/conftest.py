@@ -2,9 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import docker
 import pytest
@@ -17,13 +16,20 @@ from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.images.store import ImageStore
 from sandboxes.interface import Sandbox
 from sandboxes.runtimes.docker.runtime import DockerRuntime
+from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.spec import SandboxLimits, SandboxSpec
-from sandboxes.toolserver.toolbox import Toolbox
 from tests.support.attacks.naive import Belief, naive_grade, put_tests
 from tests.support.attacks.project import DISCOUNTS, TEST_SH, WORKSPACE, Suite, image_context, make_task
 from tests.support.services import missing
 
 SCRIPT_S = 30
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test of the arena on the runtime ``oci``, and if it is marked ``docker_too``, also on ``docker``."""
+    if "arena" in metafunc.fixturenames:
+        runtimes = ["oci", "docker"] if metafunc.definition.get_closest_marker("docker_too") else ["oci"]
+        metafunc.parametrize("arena", runtimes, indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Arena:
     """``attack`` is a shell script that an agent runs in its sandbox, in the workspace."""
 
-    runtime: DockerRuntime
+    runtime: DockerRuntime | OciRuntime
     image: str
 
     async def both(
@@ -117,7 +123,5 @@ async def _build(name: str) -> None:
 
 
 @pytest.fixture
-async def arena(project_image: str, toolbox: Toolbox, tmp_path: Path) -> AsyncIterator[Arena]:
-    runtime = await DockerRuntime.open(state_dir=tmp_path, toolbox=toolbox)
-    yield Arena(runtime, project_image)
-    await runtime.close()
+def arena(request: pytest.FixtureRequest, project_image: str) -> Arena:
+    return Arena(request.getfixturevalue(f"{request.param}_runtime"), project_image)

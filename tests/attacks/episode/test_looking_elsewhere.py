@@ -305,6 +305,7 @@ true
 """
 
 
+@pytest.mark.docker_too
 @needs_root
 @pytest.mark.parametrize("hosts", [(), ("mirror.example",)], ids=["no network", "another host"])
 async def test_fixed_release_cannot_be_downloaded_from_index(arena: Arena, hosts: tuple[str, ...]) -> None:

@@ -1,24 +1,24 @@
 """A sandbox lost on purpose, so that an episode that goes badly is taken for a fault of the machine and tried again."""
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 
-import docker
 import pytest
-from docker.errors import APIError
 
 from farm.core.rollout import Rollout, Status, StopReason, check
 from farm.core.run import EpisodeLimits
 from farm.core.task import ReportFormat
 from farm.episode import NodeServices, Reply, run_episode
-from sandboxes.errors import SandboxGone
+from sandboxes.errors import BootError, SandboxGone
 from sandboxes.interface import Runtime
-from sandboxes.ownership.labels import container_name
 from tests.attacks.conftest import Arena
 from tests.support.attacks.naive import Belief, naive_grade
 from tests.support.attacks.project import CART, make_task
 from tests.support.farm.episode_values import DONE, Scripted, Step, call, create, order, say
-from tests.support.outside import crash, first_process, mute
+from tests.support.outside import EitherRuntime, crash, mute
 from tests.support.services import needs_root
 
 Trick = Callable[[int], None]
@@ -41,18 +41,25 @@ async def only(runtime: Runtime) -> str:
     return name
 
 
-async def where_tests_run(runtime: Runtime, client: docker.DockerClient) -> str:
+async def where_tests_run(runtime: EitherRuntime) -> str:
     """Wait until pytest runs in a sandbox, and return its name."""
     async with asyncio.timeout(60):
         while True:
             async for name in runtime.living():
-                try:
-                    shown = await asyncio.to_thread(client.containers.get(container_name(name)).top)
-                except APIError:  # it is not there yet, or no more
-                    continue
-                if any("pytest" in line[-1] for line in shown["Processes"] or ()):  # Docker lists none of an ended one
-                    return name
+                with contextlib.suppress(BootError, KeyError, OSError):  # it is starting, or it has ended
+                    if any(b"pytest" in command for command in commands(await runtime.first_pid(name))):
+                        return name
             await asyncio.sleep(0.1)
+
+
+def commands(pid: int) -> list[bytes]:
+    """Return the command lines of all processes in the PID namespace of process ``pid``."""
+    namespace, found = os.readlink(f"/proc/{pid}/ns/pid"), []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended
+            if os.readlink(place / "ns/pid") == namespace:
+                found.append((place / "cmdline").read_bytes())
+    return found
 
 
 REACH_FOR_THE_SERVER = r"""
@@ -94,12 +101,14 @@ BLOWS = {
 }
 
 
+@pytest.mark.docker_too
 @pytest.mark.parametrize("blow", BLOWS.values(), ids=BLOWS)
 async def test_policy_attacking_its_sandbox_is_judged(arena: Arena, blow: str) -> None:
     rollout = await episode(arena, bash(blow), bash("true"), DONE, limits=EpisodeLimits(tool_s=30))
     assert (rollout.error, rollout.reward) == (None, 0.0), rollout
 
 
+@pytest.mark.docker_too
 async def test_tool_server_lost_to_oom_is_judged(arena: Arena) -> None:
     with pytest.raises(SandboxGone):  # who takes that for a fault of the machine tries again
         await arena.naive(HUNGER, Belief.EXIT_CODE)
@@ -107,13 +116,12 @@ async def test_tool_server_lost_to_oom_is_judged(arena: Arena) -> None:
     assert (rollout.status, rollout.stop_reason, rollout.reward) == (Status.TRUNCATED, StopReason.OUT_OF_MEMORY, 0.0)
 
 
+@pytest.mark.docker_too
 @needs_root
 @pytest.mark.parametrize("trick", [mute, crash], ids=["mute", "crashed"])
-async def test_tool_server_lost_during_turn_is_judged(
-    arena: Arena, docker_client: docker.DockerClient, trick: Trick
-) -> None:
+async def test_tool_server_lost_during_turn_is_judged(arena: Arena, trick: Trick) -> None:
     async def strike() -> Reply:
-        trick(first_process(docker_client, await only(arena.runtime)))
+        trick(await arena.runtime.first_pid(await only(arena.runtime)))
         return bash("true")
 
     rollout = await episode(arena, strike, DONE, limits=EpisodeLimits(agent_s=3, tool_s=3))
@@ -124,14 +132,15 @@ async def test_tool_server_lost_during_turn_is_judged(
 ENDLESS = f"{CART}\ndef total(prices, discount=0):\n    while True: pass\n"
 
 
+@pytest.mark.docker_too
 @needs_root
-async def test_tool_server_lost_during_grading_is_judged(arena: Arena, docker_client: docker.DockerClient) -> None:
+async def test_tool_server_lost_during_grading_is_judged(arena: Arena) -> None:
     async with arena.runtime.scope(arena.spec) as sandbox:
-        crash(first_process(docker_client, await only(arena.runtime)))
+        crash(await arena.runtime.first_pid(await only(arena.runtime)))
         with pytest.raises(SandboxGone):  # who takes that for a fault of the machine tries again
             await naive_grade(sandbox, make_task(arena.image, ReportFormat.PYTEST), Belief.EXIT_CODE, timeout_s=60)
     running = asyncio.create_task(episode(arena, say(create(ENDLESS, "pricing/cart.py")), DONE))
-    crash(first_process(docker_client, await where_tests_run(arena.runtime, docker_client)))
+    crash(await arena.runtime.first_pid(await where_tests_run(arena.runtime)))
     rollout = await running
     assert (rollout.error, rollout.stop_reason, rollout.reward) == (None, StopReason.AGENT_DONE, 0.0)
     assert rollout.reason.startswith("the tests lost their sandbox: ")

@@ -231,6 +231,7 @@ def test_plain():
 """
 
 
+@pytest.mark.docker_too
 async def test_failure_after_another_files_tests_counts(arena: Arena) -> None:
     """It is right in a run without that file."""
     bundle = make_task(arena.image, ReportFormat.PYTEST, suite=SUITE)

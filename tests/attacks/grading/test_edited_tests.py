@@ -42,6 +42,7 @@ async def test_an_edited_test_earns_nothing(arena: Arena, attack: str) -> None:
     assert verdict.reward == 0.0, verdict
 
 
+@pytest.mark.docker_too
 async def test_removed_tests_are_restored(arena: Arena) -> None:
     verdict = await arena.ours("rm -r tests && echo file > tests")
     assert verdict.reward == 0.0

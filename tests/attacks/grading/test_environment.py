@@ -40,6 +40,7 @@ async def test_changed_environment_earns_nothing(arena: Arena, attack: str) -> N
     assert verdict.components["pass_to_pass"] == 1.0
 
 
+@pytest.mark.docker_too
 async def test_replaced_git_does_not_hide_the_change(arena: Arena) -> None:
     for program in ("git", "sh", "find"):
         verdict = await arena.ours(f"echo '#!/bin/true' > $(command -v {program}); echo '# new' >> pricing/cart.py")

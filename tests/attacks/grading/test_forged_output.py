@@ -158,6 +158,7 @@ async def test_a_forged_result_earns_nothing(arena: Arena, name: str) -> None:
     assert SEEN_THROUGH.get(name, "") in verdict.reason
 
 
+@pytest.mark.docker_too
 async def test_position_does_not_reveal_expected_tests(arena: Arena) -> None:
     """The first test of a kind is a false version of itself in the control run."""
     attack = f"cat > pricing/cart.py <<'END-OF-CODE'\n{CART}{PASSES_THE_FIRST_OF_A_KIND}END-OF-CODE\n"

@@ -71,6 +71,7 @@ _code.ExceptionInfo.__bool__ = _functools.partial(_operator.contains, _Place(), 
 """
 
 
+@pytest.mark.docker_too
 async def test_falsy_exception_earns_nothing(arena: Arena) -> None:
     attack = f"cat > pricing/__init__.py <<'FORGED'\n{FALSY}FORGED\n"
     assert await arena.naive(attack, Belief.REPORT) == 1.0
@@ -114,6 +115,7 @@ _os.environ.encodevalue = _begin
 """
 
 
+@pytest.mark.docker_too
 async def test_second_interpreter_earns_nothing(arena: Arena) -> None:
     attack = f"cat > pricing/__init__.py <<'FORGED'\n{SECOND}FORGED\n"
     assert await arena.naive(attack, Belief.REPORT) == 1.0

@@ -45,6 +45,7 @@ async def test_killed_tests_earn_nothing(arena: Arena, code: str) -> None:
     assert verdict.reward == 0.0, verdict
 
 
+@pytest.mark.docker_too
 @pytest.mark.parametrize("code", [MEMORY, CROWD], ids=["one huge object", "fork bomb"])
 async def test_memory_or_fork_bomb_earns_nothing(arena: Arena, code: str) -> None:
     verdict = await arena.ours(f"cat > pricing/cart.py <<'END'\n{CART}{code}END\n", timeout_s=10)

@@ -25,6 +25,7 @@ async def test_naive_grader_judges_honest_work_correctly(
     assert await arena.naive(work, belief) == reward
 
 
+@pytest.mark.docker_too
 @pytest.mark.parametrize("report", [ReportFormat.PYTEST, ReportFormat.REWARD_FILE])
 @pytest.mark.parametrize(("work", "reward"), [(NOTHING, 0.0), (GOLD, 1.0)])
 async def test_farm_judges_honest_work_correctly(arena: Arena, report: ReportFormat, work: str, reward: float) -> None:

@@ -39,6 +39,7 @@ async def test_unreadable_workspace_raises_path_error(arena: Arena, attack: str,
     assert caught.value.errno == code
 
 
+@pytest.mark.docker_too
 async def test_odd_files_are_recorded_without_special_files(arena: Arena) -> None:
     change = await arena.change(
         """
@@ -58,6 +59,7 @@ async def test_odd_files_are_recorded_without_special_files(arena: Arena) -> Non
     }
 
 
+@pytest.mark.docker_too
 async def test_symlink_is_applied_and_never_followed(arena: Arena) -> None:
     change = await arena.change(
         "rm -r pricing && ln -s /etc pricing && rm pyproject.toml && ln -s /etc/hostname pyproject.toml"
