@@ -188,7 +188,7 @@ class Engine:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pause_s):
                             await self._wake.wait()
-        except Exception:  # a bug must not leave callers waiting; it is raised again where the engine ends
+        except Exception:  # a bug must not leave callers waiting; `running_engine` raises it again
             _log.exception("the engine failed; this is a bug in the farm")
             raise
         finally:
