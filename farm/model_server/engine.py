@@ -5,6 +5,7 @@ After a change of weights the context of each running request is computed again 
 """
 
 import asyncio
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
@@ -16,6 +17,8 @@ from farm.model_server.errors import ContextTooLong, EngineFrozen, RequestError
 from farm.model_server.generation import ABORT, Disturbance, Generation, Span
 from farm.model_server.model import PrefixCache, State, check_ids, load_model
 from farm.model_server.sampling import Sampler, SamplingParams, check_params, top_tokens
+
+_log = logging.getLogger(__name__)
 
 Mode = Literal["keep", "abort", "wait"]
 """The fate of running requests at a pause or a change of weights: they go on, end at once, or end before it."""
@@ -185,6 +188,9 @@ class Engine:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pause_s):
                             await self._wake.wait()
+        except Exception:  # a bug must not leave callers waiting; `running_engine` raises it again
+            _log.exception("the engine failed; this is a bug in the farm")
+            raise
         finally:
             self.closed.set()
             self.abort_all()

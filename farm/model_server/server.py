@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from farm.model_server.chat_template import ChatTemplate
 from farm.model_server.dialects import Dialect, Wanted, make_dialect
 from farm.model_server.engine import Engine, Mode
 from farm.model_server.errors import AddressTaken, EngineFrozen, RequestError
-from farm.model_server.exchange import TRANSPORT, Exchange
+from farm.model_server.exchange import TRANSPORT, Exchange, Start
 from farm.model_server.faults import FaultDocument, Faults
 from farm.model_server.generation import Disturbance, Generation, Span
 from farm.model_server.replies import Answering
@@ -33,6 +33,7 @@ from farm.model_server.requests import (
     parse_body,
     version_number,
 )
+from farm.model_server.sampling import SamplingParams
 from farm.model_server.tokenizer import CONTROL, MARKUP
 from farm.model_server.verify import recompute_logprobs
 
@@ -71,6 +72,7 @@ def make_app(engine: Engine, config: ServerConfig, faults: Faults | None = None)
         app.add_middleware(_KeyCheck, dialect=dialect, key=config.api_key)
     _add_generation(app, exchange, dialect)
     _add_control(app, exchange)
+    _add_faults(app, exchange)
     app.include_router(dialect.router(exchange))
     return app
 
@@ -111,56 +113,66 @@ class _KeyCheck:
             await refusal(scope, receive, send)
 
 
-def _add_generation(app: FastAPI, exchange: Exchange, dialect: Dialect) -> None:
-    engine = exchange.engine
-    tokenizer = engine.model.tokenizer
-    template = ChatTemplate(tokenizer)
+@dataclass(frozen=True, slots=True)
+class _Completions:
+    """The two routes that generate in OpenAI's form."""
 
-    def check(body: ChatRequest | CompletionRequest) -> None:
-        unknown = dialect.unknown_fields([*body.model_fields_set, *(body.model_extra or ())])
+    exchange: Exchange
+    dialect: Dialect
+    template: ChatTemplate
+
+    async def chat(self, request: Request) -> Response:
+        body = parse_body(ChatRequest, await request.body())
+        self._check(body)
+        tools = body.offered_tools()
+        ids = self.template.render(body.messages, tools)
+        top = (body.top_logprobs or 0) if body.logprobs else 0
+        room = self.exchange.engine.room(len(ids))
+        params = body.sampling(room, top_logprobs=top, require_call=body.require_call)
+        answer = self._answering(body, logprobs=bool(body.logprobs), with_calls=bool(tools))
+        stream = answer.stream_chat if body.stream else None
+        return await self.exchange.answer(request, self._start(body, ids, params), answer.chat, stream)
+
+    async def text(self, request: Request) -> Response:
+        body = parse_body(CompletionRequest, await request.body())
+        self._check(body)
+        engine, prompt = self.exchange.engine, body.one_prompt()
+        ids = engine.model.tokenizer.encode(prompt, (*CONTROL, *MARKUP)) if isinstance(prompt, str) else prompt
+        params = body.sampling(engine.room(len(ids)), top_logprobs=body.logprobs or 0)
+        answer = self._answering(body, logprobs=body.logprobs is not None)
+        stream = answer.stream_completion if body.stream else None
+        return await self.exchange.answer(request, self._start(body, ids, params), answer.completion, stream)
+
+    def _check(self, body: ChatRequest | CompletionRequest) -> None:
+        unknown = self.dialect.unknown_fields([*body.model_fields_set, *(body.model_extra or ())])
         if unknown:
             raise RequestError(f"Unrecognized request arguments supplied: {', '.join(unknown)}", unknown[0])
-        body.check(exchange.model)
+        body.check(self.exchange.model)
 
-    def answering(body: ChatRequest | CompletionRequest, *, logprobs: bool, with_calls: bool = False) -> Answering:
+    def _answering(
+        self, body: ChatRequest | CompletionRequest, *, logprobs: bool, with_calls: bool = False
+    ) -> Answering:
         wanted = Wanted(logprobs, body.return_token_ids, body.return_weight_versions, body.return_meta_info)
         usage = body.stream_options is not None and body.stream_options.include_usage
-        return Answering(tokenizer, dialect, wanted, exchange.model, with_calls, usage)
+        tokenizer = self.exchange.engine.model.tokenizer
+        return Answering(tokenizer, self.dialect, wanted, self.exchange.model, with_calls, usage)
 
-    @app.post("/v1/chat/completions")
-    async def chat(request: Request) -> Response:
-        body = parse_body(ChatRequest, await request.body())
-        check(body)
-        tools = body.offered_tools()
-        ids = template.render(body.messages, tools)
-        top = (body.top_logprobs or 0) if body.logprobs else 0
-        params = body.sampling(engine.room(len(ids)), top_logprobs=top, require_call=body.require_call)
-        answer = answering(body, logprobs=bool(body.logprobs), with_calls=bool(tools))
-
+    def _start(self, body: ChatRequest | CompletionRequest, ids: Sequence[int], params: SamplingParams) -> Start:
         def start(disturbance: Disturbance) -> Generation:
-            return engine.submit(ids, params, request_id=_request_id(body), disturbance=disturbance)
+            return self.exchange.engine.submit(ids, params, request_id=_request_id(body), disturbance=disturbance)
 
-        return await exchange.answer(request, start, answer.chat, answer.stream_chat if body.stream else None)
+        return start
 
-    @app.post("/v1/completions")
-    async def completions(request: Request) -> Response:
-        body = parse_body(CompletionRequest, await request.body())
-        check(body)
-        prompt = body.one_prompt()
-        ids = tokenizer.encode(prompt, (*CONTROL, *MARKUP)) if isinstance(prompt, str) else prompt
-        params = body.sampling(engine.room(len(ids)), top_logprobs=body.logprobs or 0)
-        answer = answering(body, logprobs=body.logprobs is not None)
 
-        def start(disturbance: Disturbance) -> Generation:
-            return engine.submit(ids, params, request_id=_request_id(body), disturbance=disturbance)
-
-        stream = answer.stream_completion if body.stream else None
-        return await exchange.answer(request, start, answer.completion, stream)
+def _add_generation(app: FastAPI, exchange: Exchange, dialect: Dialect) -> None:
+    completions = _Completions(exchange, dialect, ChatTemplate(exchange.engine.model.tokenizer))
+    app.post("/v1/chat/completions")(completions.chat)
+    app.post("/v1/completions")(completions.text)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         item = {"id": exchange.model, "object": "model", "created": 0, "owned_by": "farm"}
-        return {"object": "list", "data": [{**item, "max_model_len": engine.config.max_model_len}]}
+        return {"object": "list", "data": [{**item, "max_model_len": exchange.engine.config.max_model_len}]}
 
 
 def _request_id(body: ChatRequest | CompletionRequest) -> str:
@@ -170,7 +182,7 @@ def _request_id(body: ChatRequest | CompletionRequest) -> str:
 
 
 def _add_control(app: FastAPI, exchange: Exchange) -> None:
-    engine, faults = exchange.engine, exchange.faults
+    engine = exchange.engine
 
     @app.get("/health")
     async def health() -> Response:
@@ -181,6 +193,21 @@ def _add_control(app: FastAPI, exchange: Exchange) -> None:
         body = parse_body(_Weights, await request.body())
         await engine.set_version(version_number(body.version), body.mode)
         return {"version": engine.version}
+
+    @app.post("/verify")
+    async def verify(request: Request) -> dict[str, list[float]]:
+        body = parse_body(VerifyRequest, await request.body())
+        spans = [Span(version_number(span.version), span.start, span.end) for span in body.spans]
+        compute = partial(recompute_logprobs, engine.config.seed, body.prompt_token_ids, body.token_ids, spans)
+        return {"logprobs": (await asyncio.to_thread(compute)).tolist()}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return PlainTextResponse("\n".join([*_series(engine, exchange.faults), ""]))
+
+
+def _add_faults(app: FastAPI, exchange: Exchange) -> None:
+    faults = exchange.faults
 
     @app.get("/faults")
     async def list_faults() -> dict[str, Any]:
@@ -201,17 +228,6 @@ def _add_control(app: FastAPI, exchange: Exchange) -> None:
     async def clear_faults() -> dict[str, Any]:
         faults.clear()
         return faults.document()
-
-    @app.post("/verify")
-    async def verify(request: Request) -> dict[str, list[float]]:
-        body = parse_body(VerifyRequest, await request.body())
-        spans = [Span(version_number(span.version), span.start, span.end) for span in body.spans]
-        compute = partial(recompute_logprobs, engine.config.seed, body.prompt_token_ids, body.token_ids, spans)
-        return {"logprobs": (await asyncio.to_thread(compute)).tolist()}
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return PlainTextResponse("\n".join([*_series(engine, faults), ""]))
 
 
 def _series(engine: Engine, faults: Faults) -> Iterator[str]:

@@ -5,7 +5,7 @@ several token sequences, and ``encode`` returns one of them.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -117,17 +117,25 @@ def count_merges(text: bytes, number: int) -> list[_Pair]:
     """Return the merges of a text: repeatedly the most frequent pair, of equal pairs the smallest."""
     words = Counter(_WORDS.findall(text))
     split = {word: [word[index : index + 1] for index in range(len(word))] for word in words}
+    counts: Counter[_Pair] = Counter()
+    places: defaultdict[_Pair, set[bytes]] = defaultdict(set)
+    for word, parts in split.items():
+        for pair in pairwise(parts):
+            counts[pair] += words[word]
+            places[pair].add(word)
     merges: list[_Pair] = []
-    while len(merges) < number:
-        pairs: Counter[_Pair] = Counter()
-        for word, parts in split.items():
-            for pair in pairwise(parts):
-                pairs[pair] += words[word]
-        if not pairs:
-            break
-        chosen = min(pairs, key=lambda pair: (-pairs[pair], pair))
+    while len(merges) < number and any(counts.values()):
+        highest = max(counts.values())
+        chosen = min(pair for pair, count in counts.items() if count == highest)
         merges.append(chosen)
-        split = {word: _joined(parts, chosen) for word, parts in split.items()}
+        for word in places[chosen]:
+            before, split[word] = split[word], _joined(split[word], chosen)
+            for pair in pairwise(before):
+                counts[pair] -= words[word]
+            for pair in pairwise(split[word]):
+                counts[pair] += words[word]
+                places[pair].add(word)
+        del counts[chosen], places[chosen]
     return merges
 
 

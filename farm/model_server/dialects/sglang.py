@@ -117,6 +117,7 @@ class SGLangDialect:
         _add_generate(router, exchange)
         add_tokenizer_routes(router, exchange, "text")
         _add_control(router, exchange)
+        _add_weights(router, exchange)
         return router
 
 
@@ -201,6 +202,19 @@ def _add_control(router: APIRouter, exchange: Exchange) -> None:
         engine.resume()
         return {"message": "Generation continued successfully.", "status": "ok"}
 
+    @router.get("/health_generate")
+    async def health_generate() -> Response:
+        return Response()
+
+    @router.get("/model_info")
+    @router.get("/get_model_info")
+    async def model_info() -> dict[str, Any]:
+        return {"model_path": exchange.model, "is_generation": True, "weight_version": str(engine.version)}
+
+
+def _add_weights(router: APIRouter, exchange: Exchange) -> None:
+    engine = exchange.engine
+
     @router.post("/update_weight_version")
     async def update_weight_version(request: Request) -> dict[str, Any]:
         body = parse_body(_NewVersion, await request.body())
@@ -219,12 +233,3 @@ def _add_control(router: APIRouter, exchange: Exchange) -> None:
     async def flush_cache() -> dict[str, bool]:
         engine.clear_cache()
         return {"success": True}
-
-    @router.get("/health_generate")
-    async def health_generate() -> Response:
-        return Response()
-
-    @router.get("/model_info")
-    @router.get("/get_model_info")
-    async def model_info() -> dict[str, Any]:
-        return {"model_path": exchange.model, "is_generation": True, "weight_version": str(engine.version)}

@@ -5,7 +5,6 @@ distribution is their mixture plus ``LEAK`` of the unlimited model, so every tok
 The position is a function of the token ids alone, of the prompt and of the reply so far.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -30,10 +29,10 @@ LEAK = 0.004
 """The share of the unlimited language model inside a reply."""
 
 MAX_EXPERTS = 3
-_CHOICE_POWER = 0.25
-"""The power of the language model's probabilities between options, so that rare names are called too."""
+_SPELLING_POWER = 0.25
+"""The power of the language model's probabilities between spellings of a call, so that rare names are called too."""
 
-_LENGTH_SCALE = 8.0
+_LENGTH_SCALE = 64.0
 """The preference for a token over one that is a byte shorter, between tokens that spell the same text."""
 
 _MAX_COUNT = 64
@@ -231,40 +230,30 @@ class ReplyPrior:
     def _call_parts(self, call: Position) -> list[Expert]:
         match call.symbol:
             case Choice(options):
-                starts = [text[len(call.done)] for text, _ in options if text.startswith(call.done)]
-                return [self._following(1.0, call, starts)]
+                return [self._spelling(1.0, call, _rests(call, [text for text, _ in options]))]
             case Text(hints):
-                live = [hint[len(call.done) :] for hint in hints if hint.startswith(call.done)]
-                hinted = [hint[0] for hint in live if hint]
+                live = _rests(call, hints)
                 close = _close_probability(call, live)
-                hint = 0.0 if not hinted else 0.7 if not call.done else 0.95 * (1.0 - close)
-                closing = self._following(close, call, [ord('"')])
-                follow = self._following(hint, call, hinted, live)
+                hint = 0.0 if not any(live) else 0.7 if not call.done else 0.95 * (1.0 - close)
+                closing = self._spelling(close, call, [b'"'])
+                follow = self._spelling(hint, call, [rest for rest in live if rest])
                 return [closing, follow, Expert(1.0 - close - hint, self._string, self._string_scale)]
             case _:
                 return [self._mark(1.0, "</tool_call>")]
 
-    def _following(
-        self, weight: float, call: Position, starts: Sequence[int], within: Sequence[bytes] | None = None
-    ) -> Expert:
-        """Return the expert of the tokens that begin with a byte of ``starts`` and fit the grammar.
-
-        A byte that occurs twice in ``starts`` counts twice. With ``within``, the tokens also begin one of these texts.
-        """
-        ids: list[int] = []
-        scales: list[float] = []
-        for start, number in Counter(starts).items():
-            fitting = [
-                (token, _LENGTH_SCALE ** (len(text) - 1))
-                for token, text in self._by_first[start]
-                if advance(call, text) is not None
-                and (within is None or any(whole.startswith(text) for whole in within))
-            ]
-            total = sum(scale for _, scale in fitting)
-            ids += [token for token, _ in fitting]
-            scales += [number * scale / total for _, scale in fitting]
-        power = 1.0 if len(set(starts)) < 2 else _CHOICE_POWER
-        return Expert(weight, np.array(ids, dtype=np.intp), np.array(scales), power)
+    def _spelling(self, weight: float, call: Position, rests: Sequence[bytes]) -> Expert:
+        """Return the expert of the tokens that begin one of several texts and fit the grammar, each text alike."""
+        scales: dict[int, float] = {}
+        for rest in rests:
+            fitting = {
+                token: _LENGTH_SCALE ** (len(text) - 1)
+                for token, text in self._by_first[rest[0]]
+                if (rest.startswith(text) or text.startswith(rest)) and advance(call, text) is not None
+            }
+            total = sum(fitting.values())
+            for token, scale in fitting.items():
+                scales[token] = scales.get(token, 0.0) + scale / total
+        return Expert(weight, np.array([*scales], dtype=np.intp), np.array([*scales.values()]), _SPELLING_POWER)
 
     def _mark(self, weight: float, name: str) -> Expert:
         return self._token(weight, self._special[name])
@@ -306,6 +295,11 @@ def _last(ids: Sequence[int], token: int) -> int | None:
         if ids[index] == token:
             return index
     return None
+
+
+def _rests(call: Position, texts: Sequence[bytes]) -> list[bytes]:
+    """Return the bytes that are left of the texts that begin with the call's bytes."""
+    return [text[len(call.done) :] for text in texts if text.startswith(call.done)]
 
 
 def _shortened(call: Position, symbol: Text) -> Position:

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.farm.model_calls import ALL_FIELDS, CHAT, CHATS, COMPLETIONS, LONG, post, served, stream, until
 from tests.support.farm.served_model import ServedModel
-from tests.unit.model_server.http_calls import ALL_FIELDS, CHAT, CHATS, COMPLETIONS, LONG, post, served, stream, until
 
 
 async def running(model: ServedModel, client: httpx.AsyncClient, path: str, body: Any) -> "asyncio.Task[Any]":

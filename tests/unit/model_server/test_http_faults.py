@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from tests.unit.model_server.http_calls import CHATS, LONG, post, served, stream, until
+from tests.support.farm.model_calls import CHATS, LONG, post, served, stream, until
 
 FAULTS = "/faults"
 

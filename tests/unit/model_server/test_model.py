@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from farm.model_server.chat_template import ChatTemplate, parse_reply
 from farm.model_server.errors import RequestError
@@ -21,6 +23,7 @@ def tool(name: str, properties: dict[str, Any], required: Sequence[str]) -> dict
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
+SPECIAL = sorted(load_tokenizer().special.values())
 TOOLS = [
     tool("read_file", {"path": {"type": "string"}, "limit": {"type": "integer"}}, ["path"]),
     tool("read", {"names": {"type": "array", "items": {"type": "string"}}}, ["names"]),
@@ -91,6 +94,19 @@ def test_batched_steps_equal_single_steps() -> None:
             single = model.logprobs_of(prompt(), tokens[: step + 1])[step]
             assert rows[index, tokens[step]] == pytest.approx(single, abs=1e-9)
         model.advance(states, [tokens[step] for tokens in chosen])
+
+
+@given(st.lists(st.integers(0, load_tokenizer().size - 1) | st.sampled_from(SPECIAL), max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_any_tokens_give_a_finite_distribution(tokens: list[int]) -> None:
+    model = load_model(0, 1)
+    state = model.start(prompt())
+    for token in tokens:
+        state.push(token)
+    assert model.prior.locate(state.ids) == state.position
+    row = state.logprobs()
+    assert np.isfinite(row).all()
+    assert np.exp(row).sum() == pytest.approx(1.0, abs=1e-12)
 
 
 def test_versions_and_seeds_differ_in_logprobs() -> None:

@@ -14,9 +14,9 @@ from farm.model_server.generation import Span
 from farm.policy.base import Reply, Sampled
 from farm.policy.openai import OpenAIPolicy, RetrySettings
 from farm.policy.openai_endpoint import OpenAIEndpoint
+from tests.support.farm.model_calls import TOOLS, until
 from tests.support.farm.routes import openai_policy
 from tests.support.farm.served_model import ServedModel, serving
-from tests.unit.model_server.http_calls import TOOLS, until
 
 USER: Mapping[str, Any] = {"role": "user", "content": "Fix the tests."}
 QUICK = RetrySettings(tries=3, garbage_tries=2, backoff_s=0.001, longest_s=0.01)

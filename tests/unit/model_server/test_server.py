@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from farm.model_server import EngineConfig
-from tests.unit.model_server.http_calls import (
+from tests.support.farm.model_calls import (
     ALL_FIELDS,
     CHAT,
     CHATS,
@@ -137,6 +137,10 @@ async def test_other_wrong_requests_get_openai_errors() -> None:
         for path, body, status in (
             (CHATS, b"{", 400),
             (CHATS, b"\xff", 400),
+            (CHATS, b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400),
+            (CHATS, b'{"messages": [' + b"[" * 5000, 400),
+            (CHATS, b'{"messages": [{"role": "user"}], "temperature": NaN}', 400),
+            (CHATS, b'{"messages": [{"role": "user"}], "seed": 1e400}', 400),
             (COMPLETIONS, b'{"prompt": [99999]}', 400),
             (COMPLETIONS, b'{"prompt": ["a", "b"]}', 400),
             (COMPLETIONS, b'{"prompt": ""}', 400),

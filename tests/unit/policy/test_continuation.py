@@ -13,10 +13,10 @@ from farm.model_server import EngineConfig
 from farm.policy.base import PolicyError, Reply
 from farm.policy.openai import OpenAIPolicy
 from farm.policy.openai_endpoint import OpenAIEndpoint
+from tests.support.farm.model_calls import TOOLS, until
 from tests.support.farm.named_policies import named_policy
 from tests.support.farm.routes import openai_policy
 from tests.support.farm.served_model import ServedModel, serving
-from tests.unit.model_server.http_calls import TOOLS, until
 from tests.unit.model_server.test_policy import QUICK, USER, assert_reproduced
 
 DIALECTS = pytest.mark.parametrize("dialect", ["vllm", "sglang"])

@@ -7,8 +7,8 @@ import pytest
 from farm.core.policy_document import PolicyDocument
 from farm.policy.base import PolicyError
 from farm.policy.routing import PolicyDirectory
+from tests.support.farm.model_calls import until
 from tests.support.farm.named_policies import Documents
-from tests.unit.model_server.http_calls import until
 
 MAIN = PolicyDocument("main", 1, ("http://a/v1",))
 

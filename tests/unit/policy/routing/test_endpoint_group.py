@@ -12,9 +12,9 @@ from farm.policy.base import PolicyError
 from farm.policy.openai import OpenAIPolicy
 from farm.policy.openai_endpoint import EndpointPool
 from farm.policy.routing import PolicyDirectory, PolicyRoutes
+from tests.support.farm.model_calls import until
 from tests.support.farm.named_policies import QUICK, Documents, named_policy
 from tests.support.farm.served_model import serving
-from tests.unit.model_server.http_calls import until
 
 URLS = tuple(f"http://10.0.0.{number}:8000/v1" for number in range(1, 9))
 MAIN = PolicySpec(kind="openai", policy="main", sampling_params={"max_tokens": 8})
