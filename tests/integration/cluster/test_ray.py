@@ -222,7 +222,7 @@ async def test_killed_drained_node_rejoins_with_same_id(farm: Farm) -> None:
     async with second_node(farm, "again") as (process, before, agent_pid):
         agent = psutil.Process(agent_pid)
         while not await farm.running.scheduler.drain_node(before, drain=True):
-            await asyncio.sleep(0.05)  # until its first heartbeat
+            pass  # until its first heartbeat
         process.kill()
         await process.wait()
         await gone([agent])
