@@ -55,6 +55,8 @@ class Failure:
 
 
 class SegmentKind(StrEnum):
+    """``compacted``: the context began with a summary that the policy wrote of the context before it."""
+
     MAIN = "main"
     COMPACTED = "compacted"
     SUBAGENT = "subagent"
@@ -113,11 +115,19 @@ class ToolUse:
     duration_s: float
 
 
+class TurnKind(StrEnum):
+    """``summary``: a reply to the summary query, with which the policy replaces its own context."""
+
+    TURN = "turn"
+    SUMMARY = "summary"
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One message of the policy and the results of its tool calls. ``started_at`` is Unix time in seconds.
 
-    ``told``: the instruction with which the policy's context started again at this turn; "" if it did not.
+    ``told``: the instruction of a further step, with which the policy's context started again at this turn; "" if it
+    did not. ``index`` counts turns from 0; a summary has the index of the turn before it.
     """
 
     index: int
@@ -132,6 +142,7 @@ class Turn:
     model_s: float
     tools_s: float
     told: str = ""
+    kind: TurnKind = TurnKind.TURN
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +164,7 @@ class Rollout:
 
     ``turns``, ``messages_head`` (the first system and user messages), ``patch`` (the agent's change as a diff in git's
     format) and ``reason`` (one line that explains the reward) are the sidecar, which is stored and fetched separately
-    from the fields that a learner needs.
+    from the fields that a learner needs. ``harness_digest`` identifies the settings of the harness.
     """
 
     rollout_id: str
@@ -190,6 +201,7 @@ class Rollout:
     tool_pack: str = ""
     tools: tuple[str, ...] = ()
     audit: tuple[AuditFlag, ...] = ()
+    harness_digest: str = ""
     schema_version: int = field(default=SCHEMA_VERSION)
 
 

@@ -17,7 +17,7 @@ import msgspec
 from farm.core.nesting_limit import MAX_DEPTH, read_json
 from farm.core.rollout import StopReason
 from farm.core.run import PolicySpec
-from farm.policy.base import Message, PolicyError, Reply
+from farm.policy.base import PLAIN, Message, PolicyError, Reply, ReplyOptions
 from farm.policy.openai_endpoint import EndpointResponse, OpenAIEndpoint
 from farm.policy.openai_response import MAX_NAME_CHARS, MalformedResponse, parse_completion, parse_models
 
@@ -86,10 +86,12 @@ class OpenAIPolicy:
             return 0.0
         return time.monotonic() - self._asked_at
 
-    async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], options: ReplyOptions = PLAIN
+    ) -> Reply:
         if sum(map(_chars, messages)) > MAX_CONVERSATION_CHARS:
             return _FULL
-        body = await self._body(messages, tools)
+        body = await self._body(messages, tools, options)
         garbage = 0
         while True:
             try:
@@ -115,7 +117,9 @@ class OpenAIPolicy:
     async def close(self) -> None:
         return None
 
-    async def _body(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    async def _body(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], options: ReplyOptions
+    ) -> dict[str, Any]:
         params = dict(self._spec.sampling_params)
         if isinstance(params.get("seed"), int):
             params["seed"] = (int(params["seed"]) + self._seed + self._turn) % 2**31
@@ -124,6 +128,7 @@ class OpenAIPolicy:
             "messages": [_sendable(message) for message in messages],
             "tools": list(tools),
             **params,
+            **_option_fields(options, params),
         }
 
     async def _ask_model(self) -> str:
@@ -194,6 +199,19 @@ class OpenAIPolicy:
         elif answer.status == httpx.codes.NOT_FOUND:
             remedy = "; is it the base address, ending in /v1, and is the model served (--model)?"
         raise PolicyError(f"{self._endpoint.url} refuses with {_status(answer)}{remedy}", retryable=False)
+
+
+def _option_fields(options: ReplyOptions, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request body for ``options``. They replace those of the sampling parameters."""
+    fields: dict[str, Any] = {}
+    if not options.parallel_calls:
+        fields["parallel_tool_calls"] = False
+    if not options.may_call_tools:
+        fields["tool_choice"] = "none"
+    if options.max_tokens is not None:
+        name = "max_completion_tokens" if "max_completion_tokens" in params else "max_tokens"
+        fields[name] = options.max_tokens
+    return fields
 
 
 class _AnyObject(msgspec.Struct):

@@ -84,6 +84,7 @@ class TurnRecord(Wire):
     model_s: Real
     tools_s: Real
     told: Text = ""
+    kind: core.TurnKind = core.TurnKind.TURN
 
     def to_core(self) -> core.Turn:
         uses = tuple(core.ToolUse(**dict(use)) for use in self.tool_uses)
@@ -139,6 +140,7 @@ class RolloutHead(Wire):
     tool_pack: Text = ""
     tools: tuple[Text, ...] = ()
     audit: tuple[AuditFlagRecord, ...] = ()
+    harness_digest: Text = ""
 
 
 class RolloutRecord(RolloutHead):

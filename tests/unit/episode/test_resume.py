@@ -14,6 +14,7 @@ from farm.core.run import EpisodeLimits
 from farm.core.task import Artifact, Collect, GradingMode, Separate
 from farm.episode import JournalDirectory, NodeServices, Policy, run_episode
 from farm.episode.journal import EpisodeJournal
+from farm.policy.base import PLAIN
 from farm.policy.oracle import OraclePolicy
 from farm.tasks.bundle import TaskBundle
 from sandboxes.testing.fake_runtime import FakeRuntime
@@ -238,11 +239,11 @@ async def test_interrupted_oracle_continues_its_script(tmp_path: Path) -> None:
             self.unavailable_reason = None
             self.silent_s = 0.0
 
-        async def reply(self, messages: Any, tools: Any) -> Any:
+        async def reply(self, messages: Any, tools: Any, options: Any = PLAIN) -> Any:
             if sum(message["role"] == "assistant" for message in messages) == 2:
                 self.waiting.set()
                 await asyncio.Event().wait()
-            return await self.oracle.reply(messages, tools)
+            return await self.oracle.reply(messages, tools, options)
 
         async def replay(self, messages: Any, tools: Any) -> None:
             await self.oracle.replay(messages, tools)
