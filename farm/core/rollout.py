@@ -160,11 +160,12 @@ class AuditFlag:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The record of an episode; see farm/docs/rollout-record.md. ``reward`` is None if the episode was not judged.
+    """The record of an episode; see farm/docs/rollout-record.md.
 
+    ``reward`` is None if the episode was not judged. ``harness_digest`` identifies the settings of the harness.
     ``turns``, ``messages_head`` (the first system and user messages), ``patch`` (the agent's change as a diff in git's
     format) and ``reason`` (one line that explains the reward) are the sidecar, which is stored and fetched separately
-    from the fields that a learner needs. ``harness_digest`` identifies the settings of the harness.
+    from the fields that a learner needs.
     """
 
     rollout_id: str

@@ -12,11 +12,13 @@ from farm.core.rollout import Origin, Rollout, SegmentKind, Status, StopReason, 
 from farm.core.run import EpisodeLimits, PolicySpec
 from farm.episode import Message, NodeServices, Policy, PolicyError, Reply, run_episode
 from farm.episode.prompts import LEFT_OUT, NOT_CALLED, assistant_message
+from farm.policy import EndpointPool, make_policy
 from farm.policy.base import PLAIN, ReplyOptions
 from farm.policy.oracle import OraclePolicy
 from farm.tasks.bundle import TaskBundle
 from tests.support.farm.episode_values import (
     DONE,
+    EDITOR,
     FIX,
     Scripted,
     call,
@@ -27,7 +29,7 @@ from tests.support.farm.episode_values import (
     say,
     task,
 )
-from tests.support.model_server import ModelServer
+from tests.support.model_server import ModelServer, Say, serving
 
 MODEL = PolicySpec("openai", "http://model/v1", "tiny")
 SETTINGS = SummarySettings(trigger_tokens=100, max_tokens=10)
@@ -126,6 +128,29 @@ async def test_long_episode_has_segment_per_context() -> None:
         text = bytes(segment.token_ids[last.start : last.end].tolist()).decode()
         assert text == f"{summary.content}|<end>"
     assert (rollout.policy_version_min, rollout.policy_version_max) == (0, worker.summaries)
+
+
+async def test_summary_of_endpoint_extends_its_segment() -> None:
+    """The tools stay in the request, so that the prompt goes on with the tokens of the context."""
+
+    async def work(body: Mapping[str, Any]) -> Say:
+        assert body["tools"]
+        if body.get("tool_choice") == "none":
+            assert body["max_tokens"] == 50
+            return Say("short")
+        edit = {"command": "create", "path": "src/a.py", "file_text": "fixed\n"}
+        return Say("on", ((EDITOR, edit),)) if len(model.requests) < 9 else Say("finished")
+
+    async with serving(ModelServer([work] * 12)) as model:
+        endpoints = EndpointPool()
+        spec = PolicySpec("openai", model.url, "tiny")
+        policy = make_policy(spec, task(), seed=0, endpoints=endpoints)
+        rollout = await episode(policy, SummarySettings(1_700, 50), spec=spec)
+        await endpoints.close()
+    assert (ending(rollout)[1], rollout.reward) == (StopReason.AGENT_DONE, 1.0)
+    assert rollout.metrics["summaries"] >= 1
+    assert len(rollout.segments) == 1 + rollout.metrics["summaries"]
+    assert sum(len(segment.turns) for segment in rollout.segments) == len(model.requests)
 
 
 async def test_fresh_context_holds_task_summary_and_count() -> None:
