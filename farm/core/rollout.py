@@ -224,6 +224,8 @@ def check(rollout: Rollout) -> None:
         raise InvalidRollout("a rollout without a reward is marked trainable")
     if rollout.trainable != bool(rollout.segments):
         raise InvalidRollout(f"trainable={rollout.trainable} with {len(rollout.segments)} segments")
+    if rollout.segments and rollout.segments[0].kind is not SegmentKind.MAIN:
+        raise InvalidRollout(f"the first segment is {rollout.segments[0].kind}, not main")
     for index, segment in enumerate(rollout.segments):
         _check_segment(f"segments[{index}]", segment)
 

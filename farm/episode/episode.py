@@ -118,9 +118,9 @@ class _Episode:
         toolset = Toolset.of(assignment.tools or task.tools, index_store=services.index_store)
         if task.retrieval is not None:
             toolset = toolset.only_reading(Answer())
-        # A policy that plays a script neither fills its context nor writes summaries.
-        has_model = assignment.policy.kind not in WITHOUT_TOKENS
-        self._harness = assignment.harness if has_model else replace(assignment.harness, summaries=None)
+        self._harness = assignment.harness
+        if assignment.policy.kind in WITHOUT_TOKENS:  # it plays a script, with several calls in a message
+            self._harness = replace(assignment.harness, summaries=None, parallel_calls=True)
         limits = LoopLimits.of(task, assignment.limits, self._harness)
         self._conversation = Conversation(policy, toolset, journal, self._watch, self._emit, self._harness)
         self._progress = EpisodeProgress(

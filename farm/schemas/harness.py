@@ -34,7 +34,7 @@ from farm.schemas.validation_messages import complaints
 from sandboxes.errors import SpecError
 from sandboxes.tools.packs import choose
 
-MOST_BYTES = 256 * 1024
+MOST_BYTES = 128 * 1024
 _FORMAT_VERSION = 1
 """Part of each digest; to be raised if this module changes the meaning of a setting."""
 

@@ -191,7 +191,7 @@ class SummariesBody(RequestBody):
 
     trigger_tokens: Annotated[StrictInt, Field(ge=1, le=100_000_000)]
     max_tokens: Annotated[StrictInt, Field(ge=1, le=1_000_000)]
-    query: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=32_768)] = DEFAULT_QUERY
+    query: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=8_192)] = DEFAULT_QUERY
     max_summaries: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
 
     @model_validator(mode="after")
@@ -217,7 +217,7 @@ class HarnessBody(RequestBody):
     ``parallel_calls: false`` runs only the first tool call of each message.
     """
 
-    system_prompt: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=131_072)] | None = None
+    system_prompt: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=32_768)] | None = None
     thinking: Thinking = Thinking.KEEP
     tools: Tools = ()
     limits: HarnessLimitsBody = HarnessLimitsBody()

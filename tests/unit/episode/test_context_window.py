@@ -1,4 +1,4 @@
-"""The context window and the plan that it carries, whatever the policy does."""
+"""The context window, and the plan that a fresh context takes over."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -288,11 +288,13 @@ async def test_context_is_estimated_without_usage() -> None:
     assert (ending(rollout), kinds(rollout)) == ((Status.COMPLETED, StopReason.AGENT_DONE, 1.0), "tstt")
 
 
-async def test_scripted_policies_write_no_summary() -> None:
-    bundle = task()
-    rollout = await episode(OraclePolicy(bundle), SummarySettings(2, 1), spec=PolicySpec("oracle"), bundle=bundle)
+async def test_oracle_ignores_summaries_and_call_limit() -> None:
+    bundle, spec = task(), PolicySpec("oracle")
+    policy = OraclePolicy(bundle)
+    rollout = await episode(policy, SummarySettings(2, 1), spec=spec, bundle=bundle, parallel_calls=False)
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert "s" not in kinds(rollout)
+    assert rollout.metrics["calls_over_limit"] == 0
 
 
 async def test_last_plan_is_kept_in_fresh_context() -> None:
