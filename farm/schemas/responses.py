@@ -67,7 +67,7 @@ class RunAnswer(AnswerBody):
     run is pinned to; "" if it uses the current one. ``left_out``: in the answer to ``only_fit``, the tasks that are not
     run, at most 1,000. ``outage`` says why a running episode waits for its policy's endpoint; "" if none does.
     ``warnings`` name likely failures, each with its remedy. ``harness``: the effective settings behind
-    ``harness_digest``; lists of runs leave them out.
+    ``harness_digest``.
     """
 
     run_id: str

@@ -180,8 +180,7 @@ async def _load_run(request: Request, run_id: str) -> RunAnswer:
     run = await store.get_run(run_id)
     if run is None:
         raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
-    answer = _answer(run, await _status(request))
-    return answer.model_copy(update={"harness": harness_settings(run.spec)})
+    return _answer(run, await _status(request))
 
 
 async def _status(request: Request) -> FarmStatus:
@@ -231,6 +230,7 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
         tools=run.spec.tools,
         rewards=run.spec.rewards,
         harness_digest=harness_digest(run.spec),
+        harness=harness_settings(run.spec),
         summary=_summary(run),
         running=live.running,
         waiting=live.waiting,
