@@ -55,6 +55,8 @@ class Failure:
 
 
 class SegmentKind(StrEnum):
+    """``compacted``: the context began with a summary that the policy wrote of the context before it."""
+
     MAIN = "main"
     COMPACTED = "compacted"
     SUBAGENT = "subagent"
@@ -113,11 +115,19 @@ class ToolUse:
     duration_s: float
 
 
+class TurnKind(StrEnum):
+    """``summary``: a reply to the summary query, with which the policy replaces its own context."""
+
+    TURN = "turn"
+    SUMMARY = "summary"
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One message of the policy and the results of its tool calls. ``started_at`` is Unix time in seconds.
 
-    ``told``: the instruction with which the policy's context started again at this turn; "" if it did not.
+    ``told``: the instruction of a further step, with which the policy's context started again at this turn; "" if it
+    did not. ``index`` counts turns from 0; a summary has the index of the turn before it.
     """
 
     index: int
@@ -132,6 +142,7 @@ class Turn:
     model_s: float
     tools_s: float
     told: str = ""
+    kind: TurnKind = TurnKind.TURN
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +160,10 @@ class AuditFlag:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The record of an episode; see farm/docs/rollout-record.md. ``reward`` is None if the episode was not judged.
+    """The record of an episode; see farm/docs/rollout-record.md.
 
-    ``policy`` is the name that the run gives. ``model`` is the model that the endpoint reports; "" if it reports none.
+    ``reward`` is None if the episode was not judged. ``policy`` is the name that the run gives. ``model`` is the model
+    that the endpoint reports; "" if it reports none. ``harness_digest`` identifies the settings of the harness.
 
     ``turns``, ``messages_head`` (the first system and user messages), ``patch`` (the agent's change as a diff in git's
     format) and ``reason`` (one line that explains the reward) are the sidecar, which is stored and fetched separately
@@ -193,6 +205,7 @@ class Rollout:
     tools: tuple[str, ...] = ()
     audit: tuple[AuditFlag, ...] = ()
     model: str = ""
+    harness_digest: str = ""
     schema_version: int = field(default=SCHEMA_VERSION)
 
 
@@ -214,6 +227,8 @@ def check(rollout: Rollout) -> None:
         raise InvalidRollout("a rollout without a reward is marked trainable")
     if rollout.trainable != bool(rollout.segments):
         raise InvalidRollout(f"trainable={rollout.trainable} with {len(rollout.segments)} segments")
+    if rollout.segments and rollout.segments[0].kind is not SegmentKind.MAIN:
+        raise InvalidRollout(f"the first segment is {rollout.segments[0].kind}, not main")
     for index, segment in enumerate(rollout.segments):
         _check_segment(f"segments[{index}]", segment)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from farm.core.harness import DEFAULT_HARNESS, Harness
 from farm.core.rollout import Failure, Split, Status, StopReason
 
 
@@ -101,6 +102,7 @@ class RunSpec:
     created_at: float = 0.0
     tools: tuple[str, ...] = ()
     rewards: str = ""
+    harness: Harness = DEFAULT_HARNESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class EpisodeAssignment:
     seed: int
     tools: tuple[str, ...] = ()
     rewards: str = ""
+    harness: Harness = DEFAULT_HARNESS
 
 
 @dataclass(frozen=True, slots=True)

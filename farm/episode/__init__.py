@@ -12,7 +12,7 @@ from farm.episode.journal_format import JournalError
 from farm.episode.record_limits import bare_verdict
 from farm.episode.rollout_builder import cancelled_rollout, episode_report, failed_rollout
 from farm.episode.services import Baselines, NodeServices
-from farm.policy.base import Message, Policy, PolicyError, Reply, Sampled, ToolCall
+from farm.policy.base import Message, Policy, PolicyError, Reply, ReplyOptions, Sampled, ToolCall
 
 __all__ = [
     "Baselines",
@@ -27,6 +27,7 @@ __all__ = [
     "Policy",
     "PolicyError",
     "Reply",
+    "ReplyOptions",
     "Sampled",
     "ToolCall",
     "bare_verdict",

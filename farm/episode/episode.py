@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from farm.core.change import Change
 from farm.core.rollout import Rollout, StopReason, Turn
 from farm.core.run import EpisodeAssignment
-from farm.core.task import GradingMode
+from farm.core.task import GradingMode, Task
+from farm.core.untrainable_reasons import WITHOUT_TOKENS
 from farm.episode.events import EpisodeEvent, EventKind, OnEvent
 from farm.episode.failures import classify
 from farm.episode.journal import EpisodeJournal, JournalState
@@ -117,13 +118,16 @@ class _Episode:
         toolset = Toolset.of(assignment.tools or task.tools, index_store=services.index_store)
         if task.retrieval is not None:
             toolset = toolset.only_reading(Answer())
-        limits = LoopLimits.of(task, assignment.limits)
-        self._conversation = Conversation(policy, toolset, journal, self._watch, self._emit)
+        self._harness = assignment.harness
+        if assignment.policy.kind in WITHOUT_TOKENS:  # it plays a script, with several calls in a message
+            self._harness = replace(assignment.harness, summaries=None, parallel_calls=True)
+        limits = LoopLimits.of(task, assignment.limits, self._harness)
+        self._conversation = Conversation(policy, toolset, journal, self._watch, self._emit, self._harness)
         self._progress = EpisodeProgress(
             self._conversation,
             self._watch,
             created_at=past.created_at if past else time.time(),
-            opening=initial_messages(task, toolset.names, max_turns=limits.max_turns),
+            opening=self._opening(task, limits),
             lives=past.lives if past else 1,
             image_digest=past.image_digest if past else "",
         )
@@ -239,12 +243,15 @@ class _Episode:
         return stop
 
     def _turn_loop(self, step: EpisodeStep) -> TurnLoop:
-        limits = LoopLimits.of(step.bundle.task, self._assignment.limits)
+        limits = LoopLimits.of(step.bundle.task, self._assignment.limits, self._harness)
         if step.is_first:
             return TurnLoop(self._conversation, limits, self._progress.opening)
-        names = self._conversation.toolset.names
-        opening = initial_messages(step.bundle.task, names, max_turns=limits.max_turns)
+        opening = self._opening(step.bundle.task, limits)
         return TurnLoop(self._conversation, limits, opening, instruction=opening[-1]["content"])
+
+    def _opening(self, task: Task, limits: LoopLimits) -> tuple[Mapping[str, str], ...]:
+        names, system_prompt = self._conversation.toolset.names, self._harness.system_prompt
+        return initial_messages(task, names, max_turns=limits.max_turns, system_prompt=system_prompt)
 
     def _answer(self) -> WrittenAnswer:
         """Return the answer as the policy wrote it: the first of its last message, since an answer ends the work."""
@@ -312,7 +319,7 @@ class _Episode:
             self._progress.graded = work
             if request.verifier.mode is GradingMode.SHARED:  # the sandbox is about to change, so no resume is possible
                 self._journal.remove()
-            self._emit(EventKind.GRADING, len(self._conversation.turns))
+            self._emit(EventKind.GRADING, self._conversation.turn_count)
             verdict = await self._grade_by_verifier(request, check_verifier=step.rule is None)
         else:
             verdict = await grade(request)

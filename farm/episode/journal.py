@@ -15,7 +15,7 @@ import logging
 import os
 from array import array
 from contextlib import AbstractContextManager
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -24,14 +24,26 @@ from urllib.parse import quote
 from pydantic import TypeAdapter
 
 from farm import __version__
-from farm.core.change import Change, ChangeKind, FileChange
-from farm.core.rollout import StopReason, WeightSpan
+from farm.core.change import Change
+from farm.core.rollout import StopReason
 from farm.core.run import EpisodeAssignment
-from farm.episode.journal_format import MOST_BYTES, JournalError, bodies, entry, kind_and_time, unpacked
+from farm.episode.journal_format import (
+    MOST_BYTES,
+    JournalError,
+    bodies,
+    decode_file,
+    decode_reply,
+    decode_result,
+    encode_reply,
+    entry,
+    kind_and_time,
+    reply_tokens,
+    unpacked,
+)
 from farm.episode.phase_times import Stopwatch
-from farm.policy.base import Reply, Sampled, ToolCall
+from farm.policy.base import Reply
 from sandboxes.interface import Sandbox
-from sandboxes.tools.tool import ToolErrorKind, ToolResult
+from sandboxes.tools.tool import ToolResult
 from sandboxes.toolserver.replay import RecordedRead, repeatable
 
 FORMAT = 1
@@ -44,8 +56,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class RecordedTurn:
-    """``reads``: for each call of the last turn, what it read, in order. ``started_at`` is Unix time; the other times
-    are ``at_s``."""
+    """A turn or a summary of the journal.
+
+    ``reads``: for each call of the last turn, what it read, in order. ``started_at`` is Unix time; the other times are
+    ``at_s``. ``results_left_out``: the summary was requested without the results of the turn before it.
+    """
 
     reply: Reply
     started_at: float
@@ -54,10 +69,16 @@ class RecordedTurn:
     ended_at_s: float
     results: dict[int, ToolResult] = field(default_factory=dict)
     reads: dict[int, list[RecordedRead]] = field(default_factory=dict)
+    is_summary: bool = False
+    results_left_out: bool = False
 
     @property
     def tools_s(self) -> float:
         return self.ended_at_s - self.replied_at_s
+
+    @property
+    def has_open_calls(self) -> bool:
+        return not self.is_summary and len(self.results) < len(self.reply.tool_calls)
 
 
 @dataclass(slots=True)
@@ -122,30 +143,32 @@ class JournalState:
                 self.began_at_s += self.spent_s - before_s
             case "ready":
                 self.began_at_s += self.spent_s - before_s
-            case "reply":
-                reply = _decode_reply(record["reply"], self._last_tokens())
+            case "reply" | "summary" as kind:
+                reply = decode_reply(record["reply"], self._last_tokens())
                 times = record["started_at"], record["model_s"], self.spent_s, self.spent_s
                 if self.turns:
                     self.turns[-1].reads.clear()  # its calls are over
-                self.turns.append(RecordedTurn(reply, *times))
+                turn = RecordedTurn(reply, *times, is_summary=kind == "summary")
+                turn.results_left_out = bool(record.get("results_left_out"))
+                self.turns.append(turn)
             case "seen":
                 self.turns[-1].reads.setdefault(record["call"], []).append(RecordedRead(*record["seen"]))
             case "result":
-                self.turns[-1].results[record["call"]] = _decode_result(record["result"])
+                self.turns[-1].results[record["call"]] = decode_result(record["result"])
                 self.turns[-1].ended_at_s = self.spent_s
             case "stop":
                 self.stop = StopReason(record["stop"])
-                if self.turns and len(self.turns[-1].results) < len(self.turns[-1].reply.tool_calls):
+                if self.turns and self.turns[-1].has_open_calls:
                     self.turns[-1].ended_at_s = self.spent_s
             case "change":
-                self.change = Change(tuple(_decode_file(*file) for file in record["files"]))
+                self.change = Change(tuple(decode_file(*file) for file in record["files"]))
             case "forfeit":
                 self.stop, self.forfeit = StopReason(record["stop"]), str(record["why"])
             case unknown:
                 raise JournalError(f"no entry is called {unknown!r}")
 
     def _last_tokens(self) -> "array[int]":
-        return _tokens(self.turns[-1].reply) if self.turns else array("i")
+        return reply_tokens(self.turns[-1].reply) if self.turns else array("i")
 
 
 @dataclass(slots=True)
@@ -235,10 +258,17 @@ class EpisodeJournal:
 
     def record_reply(self, reply: Reply, started_at: float, model_s: float) -> None:
         """Write a reply, before any of its calls runs."""
+        self._record("reply", reply, started_at=started_at, model_s=model_s)
+
+    def record_summary(self, reply: Reply, started_at: float, model_s: float, *, results_left_out: bool) -> None:
+        """Write a summary, before a context begins with it."""
+        self._record("summary", reply, started_at=started_at, model_s=model_s, results_left_out=results_left_out)
+
+    def _record(self, kind: str, reply: Reply, **fields: Any) -> None:
         if self._file is None:
             return
-        self._write("reply", reply=_encode_reply(reply, self._tokens), started_at=started_at, model_s=model_s)
-        self._tokens = _tokens(reply)
+        self._write(kind, reply=encode_reply(reply, self._tokens), **fields)
+        self._tokens = reply_tokens(reply)
 
     def record_read(self, call: int, read: RecordedRead) -> None:
         self._write("seen", call=call, seen=astuple(read))
@@ -339,52 +369,3 @@ class JournalDirectory:
                 with contextlib.suppress(OSError):
                     path.unlink()
         return interrupted
-
-
-def _tokens(reply: Reply) -> "array[int]":
-    return reply.sampled.prompt_token_ids + reply.sampled.token_ids if reply.sampled else array("i")
-
-
-def _encode_reply(reply: Reply, before: "array[int]") -> dict[str, Any]:
-    """Encode a reply. A prompt mostly begins with ``before``, the tokens up to here, which are not written again."""
-    fields = asdict(replace(reply, sampled=None))
-    if sampled := reply.sampled:
-        kept = len(before) if sampled.prompt_token_ids[: len(before)] == before else 0
-        fields["sampled"] = {
-            "kept": kept,
-            "prompt": sampled.prompt_token_ids[kept:].tobytes(),
-            "tokens": sampled.token_ids.tobytes(),
-            "logprobs": sampled.logprobs.tobytes(),
-            "versions": [[span.version, span.start, span.end] for span in sampled.weight_versions],
-        }
-    return fields
-
-
-def _decode_reply(fields: dict[str, Any], before: "array[int]") -> Reply:
-    sampled = fields["sampled"]
-    return Reply(
-        **{
-            **fields,
-            "tool_calls": tuple(ToolCall(**call) for call in fields["tool_calls"]),
-            "stop": StopReason(fields["stop"]) if fields["stop"] else None,
-            "sampled": sampled and _decode_sampled(sampled, before),
-        }
-    )
-
-
-def _decode_sampled(fields: dict[str, Any], before: "array[int]") -> Sampled:
-    return Sampled(
-        before[: fields["kept"]] + array("i", fields["prompt"]),
-        array("i", fields["tokens"]),
-        array("f", fields["logprobs"]),
-        tuple(WeightSpan(*span) for span in fields["versions"]),
-    )
-
-
-def _decode_result(fields: dict[str, Any]) -> ToolResult:
-    kind = fields["error_kind"]
-    return ToolResult(**{**fields, "error_kind": ToolErrorKind(kind) if kind else None})
-
-
-def _decode_file(path: str, kind: str, content: bytes, executable: bool) -> FileChange:
-    return FileChange(path, ChangeKind(kind), content, executable)

@@ -24,11 +24,30 @@ answers questions; a message without a tool call ends the work."""
 
 UNFINISHED = "Not finished: the episode ended first."
 AFTER_SUBMIT = "Not run: the work had been submitted."
+NOT_CALLED = "Not run: the message had to be a summary without a tool call."
+LEFT_OUT = "Left out: the context was full."
+
+_COMPACTED = """\
+{instruction}
+
+You have worked on this before. Your context was full, so it was replaced by the summary that you wrote{cut}. Number \
+of summaries so far: {number}. What you changed in the sandbox is still there.
+
+<summary>
+{summary}
+</summary>"""
 
 
-def initial_messages(task: Task, tools: Sequence[str], *, max_turns: int) -> tuple[Mapping[str, str], ...]:
-    """Return the system and the user message of an episode, or of a step of it. ``tools``: their names."""
-    if task.retrieval is not None:
+def initial_messages(
+    task: Task, tools: Sequence[str], *, max_turns: int, system_prompt: str | None = None
+) -> tuple[Mapping[str, str], ...]:
+    """Return the system and the user message of an episode, or of a step of it.
+
+    ``tools``: their names. ``system_prompt`` None: the farm's own.
+    """
+    if system_prompt is not None:
+        system = system_prompt
+    elif task.retrieval is not None:
         system = _FINDER.format(workspace=task.workspace, turns=max_turns, calls=task.retrieval.calls_per_turn)
     else:
         submit = ", as does the submit tool" if "submit" in tools else ""
@@ -45,10 +64,17 @@ def _network(task: Task) -> str:
     return f"whose only network is an HTTP proxy, known to programs by HTTPS_PROXY, to {', '.join(task.network)}"
 
 
-def assistant_message(reply: Reply) -> Message:
+def compacted_instruction(instruction: str, summary: str, plan: str, *, number: int, was_cut: bool) -> str:
+    """Return the user message of a context that begins with a summary. ``number`` counts the summaries so far."""
+    cut = " (it was cut off at its limit of tokens)" if was_cut else ""
+    text = _COMPACTED.format(instruction=instruction, cut=cut, number=number, summary=summary)
+    return f"{text}\n\n<plan>\n{plan}\n</plan>" if plan else text
+
+
+def assistant_message(reply: Reply, *, with_reasoning: bool = True) -> Message:
     """Return a reply as the assistant message of the next request, with ``reasoning_content`` if there was some."""
     message: dict[str, object] = {"role": "assistant", "content": reply.content}
-    if reply.reasoning is not None:
+    if with_reasoning and reply.reasoning is not None:
         message["reasoning_content"] = reply.reasoning
     if reply.tool_calls:
         message["tool_calls"] = [
@@ -58,9 +84,9 @@ def assistant_message(reply: Reply) -> Message:
     return message
 
 
-def tool_messages(reply: Reply, results: Sequence[ToolResult | None]) -> list[Message]:
-    """Return one tool message for each call, in the order of the calls."""
+def tool_messages(reply: Reply, results: Sequence[ToolResult | None], *, absent: str = AFTER_SUBMIT) -> list[Message]:
+    """Return one tool message for each call, in the order of the calls. ``absent`` stands for a missing result."""
     return [
-        {"role": "tool", "tool_call_id": call.id, "content": result.content if result else AFTER_SUBMIT}
+        {"role": "tool", "tool_call_id": call.id, "content": result.content if result else absent}
         for call, result in zip(reply.tool_calls, results, strict=True)
     ]

@@ -11,6 +11,7 @@ from farm.core.run import EpisodeAssignment
 from farm.core.task import Task
 from farm.core.untrainable_reasons import INCONSISTENT, NO_TOKENS
 from farm.episode.phase_times import Stopwatch
+from farm.episode.segments import ContextLabel
 from farm.episode.steps import Outcome, StepResult, combine_steps, last_graded
 from farm.episode.turn_loop import Conversation, count
 from farm.grading import Artifacts
@@ -24,8 +25,10 @@ PLUGIN_FAILED = "plugin_failed."
 
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
-    """The result of an episode, also of one that failed or never began. ``reward`` is the verifier's, by the rules that
-    a farm begins with."""
+    """The result of an episode, also of one that failed or never began.
+
+    ``reward`` is the verifier's, by the rules that a farm begins with. ``contexts``: the context of each reply.
+    """
 
     created_at: float = field(default_factory=time.time)
     image_digest: str = ""
@@ -37,6 +40,7 @@ class EpisodeResult:
     screened: tuple[str, ...] = ()
     turns: tuple[Turn, ...] = ()
     replies: tuple[Reply, ...] = ()
+    contexts: tuple[ContextLabel, ...] = ()
     opening: tuple[Mapping[str, str], ...] = ()
     tool_pack: str = ""
     tools: tuple[str, ...] = ()
@@ -78,6 +82,7 @@ def describe_verdict(task: Task, progress: EpisodeProgress, *, failed: bool) -> 
         stop=progress.stop,
         turns=tuple(conversation.turns),
         replies=tuple(conversation.replies),
+        contexts=tuple(conversation.contexts),
         opening=progress.opening,
         tool_pack=conversation.toolset.pack,
         tools=conversation.toolset.names,

@@ -23,6 +23,7 @@ from farm.episode.result import EpisodeResult, count_untrainable
 from farm.episode.segments import SampledReply, build_segments, version_range
 from farm.policy.base import Reply
 from farm.rewards import default_rules
+from farm.schemas.harness import harness_digest
 
 _TRUNCATING = frozenset(
     {
@@ -52,7 +53,7 @@ def build_rollout(
     except InvalidRollout as broken:
         _log.error("rollout %s attempt %d is not fit to publish: %s", assignment.rollout_id, assignment.attempt, broken)
         fault = broken
-    bare = replace(result, replies=(), reason=f"{result.reason}; untrainable: {fault}")
+    bare = replace(result, replies=(), contexts=(), reason=f"{result.reason}; untrainable: {fault}")
     if failure is None:
         try:
             return _checked(assignment, bare, None, node)
@@ -100,7 +101,7 @@ def _compose(assignment: EpisodeAssignment, result: EpisodeResult, failure: Fail
     status = _status(stop)
     judged = status in (Status.COMPLETED, Status.TRUNCATED)
     reward = result.reward if judged else None
-    segments = _segments(result.replies) if reward is not None else ()
+    segments = _segments(result) if reward is not None else ()
     oldest, newest = version_range(segments)
     return Rollout(
         rollout_id=assignment.rollout_id,
@@ -136,6 +137,7 @@ def _compose(assignment: EpisodeAssignment, result: EpisodeResult, failure: Fail
         tool_pack=result.tool_pack,
         tools=result.tools,
         audit=result.audit,
+        harness_digest=harness_digest(assignment),
         patch=result.patch,
         reason=_reason(assignment, result) if judged else "",
     )
@@ -175,11 +177,11 @@ def _status(stop: StopReason) -> Status:
     return Status.TRUNCATED if stop in _TRUNCATING else Status.COMPLETED
 
 
-def _segments(replies: tuple[Reply, ...]) -> tuple[Segment, ...]:
+def _segments(result: EpisodeResult) -> tuple[Segment, ...]:
     """Return no segment unless every reply came with the engine's own tokens, because a gap makes the data useless."""
     sampled = [
-        SampledReply(reply.sampled, reply.finish_reason, reply.request_id)
-        for reply in replies
+        SampledReply(reply.sampled, reply.finish_reason, reply.request_id, context)
+        for reply, context in zip(result.replies, result.contexts, strict=True)
         if reply.sampled is not None
     ]
-    return build_segments(sampled) if len(sampled) == len(replies) else ()
+    return build_segments(sampled) if len(sampled) == len(result.replies) else ()

@@ -2,24 +2,36 @@
 
 The prefix rule: a reply's prompt that begins with every token of the open segment continues it, and what the prompt
 adds (tool results, the chat template) is masked. Any other prompt closes the segment and begins a new one: the
-policy saw another context. Nothing is realigned, re-tokenised or padded.
+policy saw another context. A fresh context always begins a new segment. Nothing is realigned, re-tokenised or padded.
 """
 
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from farm.core.rollout import Segment, SegmentTurn, WeightSpan
+from farm.core.rollout import Segment, SegmentKind, SegmentTurn, WeightSpan
 from farm.policy.base import Sampled
 
 
 @dataclass(frozen=True, slots=True)
+class ContextLabel:
+    """A context of the policy. ``number`` counts the contexts of an episode from 0; ``kind`` says how it began."""
+
+    number: int
+    kind: SegmentKind
+
+
+FIRST_CONTEXT = ContextLabel(0, SegmentKind.MAIN)
+
+
+@dataclass(frozen=True, slots=True)
 class SampledReply:
-    """The tokens of one reply, with the id of its request."""
+    """The tokens of one reply, with the id of its request and the context that it belongs to."""
 
     sampled: Sampled
     finish_reason: str
     request_id: str
+    context: ContextLabel = FIRST_CONTEXT
 
 
 @dataclass(slots=True)
@@ -30,11 +42,13 @@ class _Open:
     loss_mask: bytearray
     logprobs: "array[float]"
     prompt_length: int
+    context: ContextLabel
     spans: list[WeightSpan] = field(default_factory=list)
     turns: list[SegmentTurn] = field(default_factory=list)
 
-    def continues(self, prompt: "array[int]") -> bool:
-        return len(prompt) >= len(self.token_ids) and prompt[: len(self.token_ids)] == self.token_ids
+    def continues_with(self, reply: SampledReply) -> bool:
+        prompt = reply.sampled.prompt_token_ids
+        return reply.context == self.context and prompt[: len(self.token_ids)] == self.token_ids
 
     def extend_masked(self, tokens: "array[int]") -> None:
         self.token_ids.extend(tokens)
@@ -58,6 +72,7 @@ class _Open:
             weight_versions=tuple(self.spans),
             prompt_length=self.prompt_length,
             turns=tuple(self.turns),
+            kind=self.context.kind,
         )
 
 
@@ -67,10 +82,10 @@ def build_segments(replies: Iterable[SampledReply]) -> tuple[Segment, ...]:
     current: _Open | None = None
     for reply in replies:
         prompt = reply.sampled.prompt_token_ids
-        if current is None or not current.continues(prompt):
+        if current is None or not current.continues_with(reply):
             if current is not None:
                 closed.append(current.close())
-            current = _Open(array("i"), bytearray(), array("f"), prompt_length=len(prompt))
+            current = _Open(array("i"), bytearray(), array("f"), len(prompt), reply.context)
         current.extend_masked(prompt[len(current.token_ids) :])
         current.extend_sampled(reply)
     if current is not None:

@@ -51,9 +51,9 @@ async def run_calls(
     free = asyncio.Semaphore(PARALLEL_CALLS)
     counted = [index for index, call in enumerate(calls) if call.name != Answer.name]
     over = set(counted[limits.per_message :])
-    refused = MalformedCall(
-        ToolErrorKind.OVER_LIMIT, f"not run: only the first {limits.per_message} calls of a message are"
-    )
+    first = "first call" if limits.per_message == 1 else f"first {limits.per_message} calls"
+    verb = "is" if limits.per_message == 1 else "are"
+    refused = MalformedCall(ToolErrorKind.OVER_LIMIT, f"not run: only the {first} of a message {verb} run")
     prepared = [
         refused if index in over else toolset.prepare(call.name, call.arguments) for index, call in enumerate(calls)
     ]

@@ -1,18 +1,24 @@
-"""The turn loop: policy and tools in turn until the policy is done or a limit is reached."""
+"""The turn loop: policy and tools in turn until the policy is done or a limit is reached.
+
+If the context becomes full and the run has summaries, the policy writes one before the next turn (``context``).
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from farm.core.rollout import StopReason, ToolUse, Turn
+from farm.core.harness import DEFAULT_HARNESS, Harness
+from farm.core.rollout import StopReason, ToolUse, Turn, TurnKind
 from farm.core.run import EpisodeLimits
 from farm.core.task import Task
+from farm.episode.context import ContextWindow, plan_state
 from farm.episode.events import EventKind
 from farm.episode.journal import EpisodeJournal, JournalState, RecordedTurn, TurnJournal
 from farm.episode.phase_times import AgentDeadline, Stopwatch
-from farm.episode.prompts import AFTER_SUBMIT, UNFINISHED, assistant_message, tool_messages
+from farm.episode.prompts import AFTER_SUBMIT, NOT_CALLED, UNFINISHED
+from farm.episode.segments import ContextLabel
 from farm.episode.tool_calls import MOST_CALLS, CallLimits, run_calls
-from farm.policy.base import Message, Policy, PolicyError, Reply, ToolCall
+from farm.policy.base import Message, Policy, PolicyError, Reply, ReplyOptions, ToolCall
 from farm.rewards.tool_metrics import MALFORMED
 from sandboxes.interface import Sandbox
 from sandboxes.tools import Toolset
@@ -27,7 +33,10 @@ OnTurn = Callable[[EventKind, int, Turn | None], None]
 
 @dataclass(frozen=True, slots=True)
 class LoopLimits:
-    """Limits of the turn loop: the task's own, under the caps of the assignment. Tokens are counted after each turn."""
+    """Limits of the turn loop: the task's own, under the caps of the assignment.
+
+    Tokens are counted after each turn and each summary. A summary is no turn.
+    """
 
     agent_s: float
     tool_s: float
@@ -36,13 +45,14 @@ class LoopLimits:
     calls_per_turn: int = MOST_CALLS
 
     @staticmethod
-    def of(task: Task, limits: EpisodeLimits) -> "LoopLimits":
+    def of(task: Task, limits: EpisodeLimits, harness: Harness = DEFAULT_HARNESS) -> "LoopLimits":
+        calls_per_turn = task.retrieval.calls_per_turn if task.retrieval else MOST_CALLS
         return LoopLimits(
             agent_s=min(task.agent_timeout_s, limits.agent_s or task.agent_timeout_s),
             tool_s=limits.tool_s,
             max_turns=min(task.max_turns, limits.max_turns or task.max_turns),
             max_tokens=limits.max_tokens,
-            calls_per_turn=task.retrieval.calls_per_turn if task.retrieval else MOST_CALLS,
+            calls_per_turn=calls_per_turn if harness.parallel_calls else 1,
         )
 
 
@@ -50,7 +60,8 @@ class LoopLimits:
 class Conversation:
     """The part of an episode that its steps share: its participants and all turns so far.
 
-    ``turns`` and ``replies`` hold what happened also if the episode raised or was interrupted.
+    ``turns``, ``replies`` and ``contexts`` hold what happened also if the episode raised or was interrupted: one item
+    for each turn and each summary. ``contexts``: the context of each reply.
     """
 
     policy: Policy
@@ -58,8 +69,19 @@ class Conversation:
     journal: EpisodeJournal
     watch: Stopwatch
     on_turn: OnTurn
+    harness: Harness = DEFAULT_HARNESS
     turns: list[Turn] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
+    contexts: list[ContextLabel] = field(default_factory=list)
+
+    @property
+    def turn_count(self) -> int:
+        """Number of turns without summaries."""
+        return sum(turn.kind is TurnKind.TURN for turn in self.turns)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(turn.completion_tokens for turn in self.turns)
 
     @property
     def has_acted(self) -> bool:
@@ -67,8 +89,17 @@ class Conversation:
         return any(turn.tool_uses for turn in self.turns)
 
 
+@dataclass(frozen=True, slots=True)
+class TimedReply:
+    """A reply, the Unix time of its request, and the seconds that it took."""
+
+    reply: Reply
+    started_at: float
+    model_s: float
+
+
 class TurnLoop:
-    """The conversation of one step, in a context of its own. Turns and tokens of earlier steps count.
+    """The conversation of one step, in contexts of its own. Turns and tokens of earlier steps count.
 
     It is written to the journal, and goes on after the journal's ``past`` as if it had never been interrupted.
     ``instruction``: the message that opened the step, for the record; empty for the first step.
@@ -83,7 +114,10 @@ class TurnLoop:
         self._watch = conversation.watch
         self._schemas = conversation.toolset.schemas()
         self._limits = limits
-        self._messages: list[Message] = list(opening)
+        number = conversation.contexts[-1].number + 1 if conversation.contexts else 0
+        self._window = ContextWindow(opening, conversation.harness, number)
+        self._first_turn = len(conversation.turns)
+        self._options = ReplyOptions(parallel_calls=conversation.harness.parallel_calls)
         self._interrupted: RecordedTurn | None = None
         self._instruction = instruction
 
@@ -102,13 +136,17 @@ class TurnLoop:
 
     async def recall(self, past: JournalState) -> None:
         """Restore the state at the end of ``past``, whose last turn may have open calls. Raises PolicyError."""
-        ended, open_turns = (past.turns[:-1], past.turns[-1:]) if past.stop is None else (past.turns, [])
+        is_open = past.stop is None and bool(past.turns) and not past.turns[-1].is_summary
+        ended, open_turns = (past.turns[:-1], past.turns[-1:]) if is_open else (past.turns, [])
         for turn in ended:
-            await self._policy.replay(self._messages, self._schemas)
-            self._conversation.replies.append(turn.reply)
+            timed = TimedReply(turn.reply, turn.started_at, turn.model_s)
+            if turn.is_summary:
+                await self._recall_summary(timed, results_left_out=turn.results_left_out)
+                continue
+            await self._policy.replay(self._window.messages, self._schemas)
             results = [turn.results.get(call) for call in range(len(turn.reply.tool_calls))]
-            self._finish(turn.reply, results, turn.started_at, turn.model_s, turn.tools_s)
-            self._add_messages(turn.reply, results)
+            self._finish(timed, results, turn.tools_s)
+            self._window.add_turn(turn.reply, results)
         for turn in past.turns:
             self._watch.add("policy_s", turn.model_s)
             self._watch.add("tools_s", turn.tools_s)
@@ -117,8 +155,8 @@ class TurnLoop:
     async def _converse(self, sandbox: Sandbox, deadline: AgentDeadline) -> StopReason:
         try:
             async with deadline:
-                for index in range(len(self._conversation.turns), self._limits.max_turns):
-                    stop = await self._take_turn(index, sandbox)
+                while self._conversation.turn_count < self._limits.max_turns:
+                    stop = await self._summarise_if_full() or await self._take_turn(sandbox)
                     if stop is not None:
                         return stop
                 return StopReason.MAX_TURNS
@@ -135,24 +173,20 @@ class TurnLoop:
                 ) from None
             return StopReason.AGENT_TIMEOUT
 
-    async def _take_turn(self, index: int, sandbox: Sandbox) -> StopReason | None:
+    async def _take_turn(self, sandbox: Sandbox) -> StopReason | None:
+        """Take a turn. Return why the work ends with it, or None, also if a full context needs a summary first."""
+        index = self._conversation.turn_count
         self._conversation.on_turn(EventKind.TURN_STARTED, index, None)
         past, self._interrupted = self._interrupted, None
         if past is not None:
-            await self._policy.replay(self._messages, self._schemas)
-            reply, started_at, model_s, spent_s = past.reply, past.started_at, past.model_s, past.tools_s
+            await self._policy.replay(self._window.messages, self._schemas)
+            timed, spent_s = TimedReply(past.reply, past.started_at, past.model_s), past.tools_s
         else:
-            started_at, requested, held_s, spent_s = time.time(), time.monotonic(), self._policy.held_s, 0.0
-            with self._watch.phase("policy_s"):
-                reply = await self._policy.reply(self._messages, self._schemas)
-            held_s = self._policy.held_s - held_s
-            if held_s:
-                self._watch.add("held_s", held_s)
-            model_s = time.monotonic() - requested - held_s
-            if reply.silent:
-                return reply.stop
-            self._journal.record_reply(reply, started_at, model_s)
-        self._conversation.replies.append(reply)
+            timed, spent_s = await self._request(self._window.messages, self._options), 0.0
+            if timed.reply.silent:
+                return self._stop_after_silence(timed.reply)
+            self._journal.record_reply(timed.reply, timed.started_at, timed.model_s)
+        reply = timed.reply
         results = [past.results.get(call) if past else None for call in range(len(reply.tool_calls))]
         replied = time.monotonic() - spent_s
         try:
@@ -167,21 +201,85 @@ class TurnLoop:
                         TurnJournal(self._journal, index, past),
                     )
         finally:
-            self._finish(reply, results, started_at, model_s, time.monotonic() - replied)
-        self._conversation.on_turn(EventKind.TURN_FINISHED, index, self._conversation.turns[index])
-        self._add_messages(reply, results)
+            self._finish(timed, results, time.monotonic() - replied)
+        self._conversation.on_turn(EventKind.TURN_FINISHED, index, self._conversation.turns[-1])
+        self._window.add_turn(reply, results)
         return self._stop_after(reply, results)
 
-    def _finish(
-        self, reply: Reply, results: Sequence[ToolResult | None], started_at: float, model_s: float, tools_s: float
-    ) -> None:
-        turn = _record(len(self._conversation.turns), reply, results, started_at, model_s, tools_s)
-        self._conversation.turns.append(replace(turn, told=self._instruction))
+    async def _request(self, messages: Sequence[Message], options: ReplyOptions) -> TimedReply:
+        started_at, requested, held_before_s = time.time(), time.monotonic(), self._policy.held_s
+        with self._watch.phase("policy_s"):
+            reply = await self._policy.reply(messages, self._schemas, options)
+        held_s = self._policy.held_s - held_before_s
+        if held_s:
+            self._watch.add("held_s", held_s)
+        return TimedReply(reply, started_at, time.monotonic() - requested - held_s)
+
+    def _stop_after_silence(self, reply: Reply) -> StopReason | None:
+        """Return why the work ends with a request that sampled nothing; None if a summary can make room."""
+        is_full = reply.stop is StopReason.CONTEXT_LENGTH
+        return None if is_full and self._window.make_room() else reply.stop
+
+    def _finish(self, timed: TimedReply, results: Sequence[ToolResult | None], tools_s: float) -> None:
+        submitted = any(result is not None and result.done for result in results)
+        turn = _record(timed, results, AFTER_SUBMIT if submitted else UNFINISHED)
+        turn = replace(turn, index=self._conversation.turn_count, tools_s=tools_s, told=self._instruction)
+        self._add(timed.reply, turn)
         self._instruction = ""
 
-    def _add_messages(self, reply: Reply, results: Sequence[ToolResult | None]) -> None:
-        self._messages.append(assistant_message(reply))
-        self._messages.extend(tool_messages(reply, results))
+    def _add(self, reply: Reply, turn: Turn) -> None:
+        self._conversation.replies.append(reply)
+        self._conversation.contexts.append(self._window.label)
+        self._conversation.turns.append(turn)
+
+    # Summaries
+
+    async def _summarise_if_full(self) -> StopReason | None:
+        """Replace a full context by a summary. Return why the work ends before the next turn, or None."""
+        while self._interrupted is None:
+            stop = self._stop_after_summary()
+            if stop is not None or not self._window.needs_summary:
+                return stop
+            if self._window.is_exhausted:
+                return StopReason.CONTEXT_LENGTH
+            stop = await self._summarise()
+            if stop is not None:
+                return stop
+        return None
+
+    async def _summarise(self) -> StopReason | None:
+        settings = self._conversation.harness.summaries
+        options = replace(self._options, may_call_tools=False, max_tokens=settings.max_tokens if settings else None)
+        timed = await self._request(self._window.summary_request, options)
+        if timed.reply.silent:
+            return self._stop_after_silence(timed.reply)
+        left_out = self._window.results_left_out
+        self._journal.record_summary(timed.reply, timed.started_at, timed.model_s, results_left_out=left_out)
+        self._add_summary(timed)
+        return None
+
+    async def _recall_summary(self, timed: TimedReply, *, results_left_out: bool) -> None:
+        if results_left_out:
+            self._window.make_room()
+        await self._policy.replay(self._window.summary_request, self._schemas)
+        self._add_summary(timed)
+
+    def _add_summary(self, timed: TimedReply) -> None:
+        turn = _record(timed, [None] * len(timed.reply.tool_calls), NOT_CALLED)
+        index = max(0, self._conversation.turn_count - 1)
+        self._add(timed.reply, replace(turn, index=index, kind=TurnKind.SUMMARY))
+        self._window.add_summary(timed.reply, plan_state(self._conversation.turns[self._first_turn :]))
+
+    def _stop_after_summary(self) -> StopReason | None:
+        """Return why the work ends with the last reply if that was a summary."""
+        if not self._conversation.turns or self._conversation.turns[-1].kind is TurnKind.TURN:
+            return None
+        return self._conversation.replies[-1].stop or (StopReason.MAX_TOKENS if self._has_spent_tokens else None)
+
+    @property
+    def _has_spent_tokens(self) -> bool:
+        most = self._limits.max_tokens
+        return most is not None and self._conversation.completion_tokens >= most
 
     def _stop_after(self, reply: Reply, results: Sequence[ToolResult | None]) -> StopReason | None:
         """Return why the work ends with ``reply``: a complete reply without a tool call, an answer, or a limit."""
@@ -191,8 +289,7 @@ class TurnLoop:
         answered = has_answer and any(call.name == Answer.name for call in reply.tool_calls)
         if answered or any(result is not None and result.done for result in results):
             return StopReason.AGENT_DONE
-        spent = sum(turn.completion_tokens for turn in self._conversation.turns)
-        if self._limits.max_tokens is not None and spent >= self._limits.max_tokens:
+        if self._has_spent_tokens:
             return StopReason.MAX_TOKENS
         if not reply.tool_calls:
             return StopReason.MAX_TOKENS if reply.finish_reason == "length" else StopReason.AGENT_DONE
@@ -202,8 +299,11 @@ class TurnLoop:
 def count(turns: Sequence[Turn]) -> Mapping[str, float]:
     """Return the metrics of a conversation, with malformed calls by kind."""
     uses = [use for turn in turns for use in turn.tool_uses]
+    summaries = [turn for turn in turns if turn.kind is TurnKind.SUMMARY]
     figures = {
-        "turns": len(turns),
+        "turns": len(turns) - len(summaries),
+        "summaries": len(summaries),
+        "summary_tokens": sum(turn.completion_tokens for turn in summaries),
         "tool_calls": len(uses),
         "tool_failures": sum(use.is_error for use in uses),
         "tool_timeouts": sum(use.timed_out for use in uses),
@@ -215,30 +315,21 @@ def count(turns: Sequence[Turn]) -> Mapping[str, float]:
     return {name: float(value) for name, value in (figures | malformed).items()}
 
 
-def _record(
-    index: int,
-    reply: Reply,
-    results: Sequence[ToolResult | None],
-    started_at: float,
-    model_s: float,
-    tools_s: float,
-) -> Turn:
-    submitted = any(result is not None and result.done for result in results)
+def _record(timed: TimedReply, results: Sequence[ToolResult | None], absent: str) -> Turn:
+    """Return the record of a reply. ``absent`` stands for the result of a call without one."""
+    reply = timed.reply
     return Turn(
-        index=index,
+        index=0,
         content=reply.content,
         reasoning=reply.reasoning,
-        tool_uses=tuple(
-            _use(call, result, AFTER_SUBMIT if submitted else UNFINISHED)
-            for call, result in zip(reply.tool_calls, results, strict=True)
-        ),
+        tool_uses=tuple(_use(call, result, absent) for call, result in zip(reply.tool_calls, results, strict=True)),
         finish_reason=reply.finish_reason,
         request_id=reply.request_id,
         prompt_tokens=reply.prompt_tokens,
         completion_tokens=reply.completion_tokens,
-        started_at=started_at,
-        model_s=model_s,
-        tools_s=tools_s,
+        started_at=timed.started_at,
+        model_s=timed.model_s,
+        tools_s=0.0,
     )
 
 

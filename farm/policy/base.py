@@ -62,6 +62,21 @@ class Reply:
         return self.stop is not None and not self.content and not self.tool_calls and self.sampled is None
 
 
+@dataclass(frozen=True, slots=True)
+class ReplyOptions:
+    """Options of one request. The tools are part of the prompt also if the policy may not call them.
+
+    ``max_tokens`` replaces the bound of the sampling parameters.
+    """
+
+    may_call_tools: bool = True
+    parallel_calls: bool = True
+    max_tokens: int | None = None
+
+
+PLAIN = ReplyOptions()
+
+
 class PolicyError(Exception):
     """Raised if the policy's endpoint failed for good. ``retryable``: a new attempt may succeed."""
 
@@ -94,7 +109,9 @@ class Policy(Protocol):
         """Return the seconds for which the endpoint has answered no request while this policy waits for it."""
         ...
 
-    async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], options: ReplyOptions = PLAIN
+    ) -> Reply:
         """Return the next reply. Raises PolicyError."""
         ...
 

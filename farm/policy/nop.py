@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farm.policy.base import Message, Reply, ToolCall
+from farm.policy.base import PLAIN, Message, Reply, ReplyOptions, ToolCall
 
 
 class NopPolicy:
@@ -21,7 +21,9 @@ class NopPolicy:
     def silent_s(self) -> float:
         return 0.0
 
-    async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], options: ReplyOptions = PLAIN
+    ) -> Reply:
         if all(tool["function"]["name"] != "submit" for tool in tools):
             return Reply(content="", tool_calls=(), finish_reason="stop")
         return Reply(content="", tool_calls=(ToolCall("call_0", "submit", "{}"),), finish_reason="tool_calls")

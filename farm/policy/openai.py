@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import json
 import random
 import re
 import time
@@ -11,12 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import httpx
-import msgspec
 
-from farm.core.nesting_limit import MAX_DEPTH, read_json
 from farm.core.rollout import StopReason, WeightSpan
 from farm.core.run import PolicySpec
-from farm.policy.base import Message, PolicyError, Reply, Sampled
+from farm.policy.base import PLAIN, Message, PolicyError, Reply, ReplyOptions, Sampled
+from farm.policy.chat_request import is_too_long, option_fields, sendable
 from farm.policy.completion_response import Continuation, parse_continuation, parse_generated, parse_text
 from farm.policy.continuation import completion_body, generate_body, join, nothing_after, tokens_left
 from farm.policy.openai_endpoint import (
@@ -44,8 +42,6 @@ _ABORTED = "abort"
 _NO_ENTRY = (401, 403)
 _SET_KEY = "set the endpoint's API key (FARM_POLICY_KEY with FARM_POLICY_URL, or policy_endpoints)"
 _NAME_MODEL = "if that is the base address, ending in /v1, name the model (--model)"
-MAX_CONVERSATION_CHARS = 16 * 1024 * 1024
-"""The maximum text of all messages of a request: more than any context holds."""
 
 Parsed = TypeVar("Parsed")
 _CONTEXT = re.compile(r"context[_ ](length|window)|max_model_len|maximum.{0,40}tokens", re.IGNORECASE)
@@ -111,12 +107,15 @@ class OpenAIPolicy:
             return 0.0
         return time.monotonic() - self._asked_at
 
-    async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
-        if sum(map(_chars, messages)) > MAX_CONVERSATION_CHARS:
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], options: ReplyOptions = PLAIN
+    ) -> Reply:
+        if is_too_long(messages):
             return _FULL
-        reply = await self._until_readable(lambda: self._first_part(messages, tools))
+        params = {**self._spec.sampling_params, **option_fields(options, self._spec.sampling_params)}
+        reply = await self._until_readable(lambda: self._first_part(messages, tools, params))
         if reply.finish_reason == _ABORTED:
-            reply = await self._continue(reply, tools)
+            reply = await self._continue(reply, tools, params)
         if not reply.silent:
             self._turn += 1
         return reply
@@ -127,7 +126,9 @@ class OpenAIPolicy:
     async def close(self) -> None:
         return None
 
-    async def _first_part(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
+    async def _first_part(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], params: Mapping[str, Any]
+    ) -> Reply:
         """Return a reply, or the part of it before the engine aborted it. Raises MalformedResponse, PolicyError."""
         aborted = 0
         while True:
@@ -137,7 +138,7 @@ class OpenAIPolicy:
             async def chat(endpoint: OpenAIEndpoint) -> EndpointResponse[Reply]:
                 nonlocal asked_model
                 asked_model = await self._model(endpoint)
-                body = self._body(asked_model, messages, tools)
+                body = self._body(asked_model, messages, tools, params)
                 return await endpoint.chat(body, lambda raw: _parse(raw, endpoint), self._spec.timeouts)
 
             answer = await self._patiently(chat)
@@ -154,13 +155,13 @@ class OpenAIPolicy:
             self._outage = f"{self._url} aborts every request before its first token"
             await asyncio.sleep(self._pause_s(aborted))
 
-    async def _continue(self, reply: Reply, tools: Sequence[Mapping[str, Any]]) -> Reply:
+    async def _continue(self, reply: Reply, tools: Sequence[Mapping[str, Any]], params: Mapping[str, Any]) -> Reply:
         """Sample the rest of an aborted reply, and parse the whole. Raises PolicyError."""
         assert reply.sampled is not None
         sampled, finish_reason, request_id = reply.sampled, _ABORTED, reply.request_id
         while finish_reason == _ABORTED:
             version = self._route.version
-            part = await self._until_readable(functools.partial(self._next_part, sampled))
+            part = await self._until_readable(functools.partial(self._next_part, sampled, params))
             sampled = join(sampled, self._sampled_with_version(part.sampled, version))
             finish_reason, request_id = part.finish_reason, part.request_id or request_id
         parsed = parse_reply(await self._until_readable(lambda: self._text_of(sampled)), tools)
@@ -175,14 +176,14 @@ class OpenAIPolicy:
             sampled=sampled,
         )
 
-    async def _next_part(self, sampled: Sampled) -> Continuation:
+    async def _next_part(self, sampled: Sampled, params: Mapping[str, Any]) -> Continuation:
         """Return the next tokens of an aborted reply. Raises MalformedResponse, PolicyError."""
         prompt = sampled.prompt_token_ids + sampled.token_ids
 
         async def complete(endpoint: OpenAIEndpoint) -> EndpointResponse[Continuation]:
             model = await self._model(endpoint)
             served = endpoint.served or await self._served(endpoint)
-            left = tokens_left(self._spec.sampling_params, sampled, served.context_length)
+            left = tokens_left(params, sampled, served.context_length)
             if left is None:
                 what = "names no max_model_len, and the run sets no max_tokens"
                 raise PolicyError(f"{endpoint.url} aborted a reply, {what}; set max_tokens", retryable=False)
@@ -191,7 +192,7 @@ class OpenAIPolicy:
             make, parse = (
                 (generate_body, parse_generated) if endpoint.is_sglang else (completion_body, parse_continuation)
             )
-            body = make(self._spec.sampling_params, sampled, model, left)
+            body = make(params, sampled, model, left)
             return await endpoint.continue_tokens(body, lambda raw: parse(raw, prompt), self._spec.timeouts)
 
         answer = await self._patiently(complete)
@@ -232,12 +233,17 @@ class OpenAIPolicy:
                 if garbage >= self._patience.garbage_tries:
                     raise PolicyError(f"{self._url} answers garbage: {error}", retryable=True) from None
 
-    def _body(self, model: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        params = dict(self._spec.sampling_params)
-        if isinstance(params.get("seed"), int):
-            params["seed"] = (int(params["seed"]) + self._seed + self._turn) % 2**31
-        sendable = [_sendable(message) for message in messages]
-        return {"model": model, "messages": sendable, "tools": list(tools), **params}
+    def _body(
+        self,
+        model: str,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        params: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        seed = params.get("seed")
+        seeded = {"seed": (seed + self._seed + self._turn) % 2**31} if isinstance(seed, int) else {}
+        sent = [sendable(message) for message in messages]
+        return {"model": model, "messages": sent, "tools": list(tools), **params, **seeded}
 
     @property
     def _url(self) -> str:
@@ -337,10 +343,6 @@ class OpenAIPolicy:
         raise PolicyError(f"{self._url} refuses with {describe_status(answer)}{remedy}", retryable=False)
 
 
-class _AnyObject(msgspec.Struct):
-    """Decodes a JSON object without building any of it."""
-
-
 def _parse(body: bytes, endpoint: OpenAIEndpoint) -> Reply:
     """Parse a chat completion. Raises MalformedResponse, also for an aborted reply that cannot be continued."""
     reply = parse_completion(body)
@@ -349,38 +351,3 @@ def _parse(body: bytes, endpoint: OpenAIEndpoint) -> Reply:
     if reply.finish_reason == _ABORTED and reply.sampled is None and (reply.content or reply.tool_calls):
         raise MalformedResponse("the engine aborted the request and gave no token ids")
     return reply
-
-
-def _chars(message: Message) -> int:
-    calls = message.get("tool_calls") or ()
-    texts = (message.get("content"), message.get("reasoning_content"))
-    return sum(len(text or "") for text in texts) + sum(len(call["function"]["arguments"]) for call in calls)
-
-
-def _sendable(message: Message) -> Message:
-    """Return a message in a form that engines accept.
-
-    Chat templates parse the arguments of past calls and refuse arguments that are not a JSON object. The arguments of a
-    malformed call are wrapped in an object, so that the policy still sees its own text.
-    """
-    calls = message.get("tool_calls")
-    if not calls:
-        return message
-    return {**message, "tool_calls": [_with_object(call) for call in calls]}
-
-
-def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    written = call["function"]["arguments"]
-    try:
-        msgspec.json.decode(written, type=_AnyObject)
-        if written.count("[") + written.count("{") > MAX_DEPTH:
-            read_json(written)
-        fine = True
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        fine = False
-    if fine:
-        return call
-    return {
-        **call,
-        "function": {**call["function"], "arguments": json.dumps({"malformed": written} if written else {})},
-    }

@@ -9,7 +9,7 @@ from typing import Any
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.retrieval import Retrieval
-from farm.policy.base import Message, PolicyError, Reply, ToolCall
+from farm.policy.base import PLAIN, Message, PolicyError, Reply, ReplyOptions, ToolCall
 from farm.policy.oracle_edits import replacements
 from farm.policy.oracle_tools import Call, EditingCalls, make_parent, written
 from farm.tasks.bundle import TaskBundle
@@ -49,7 +49,9 @@ class OraclePolicy:
     def silent_s(self) -> float:
         return 0.0
 
-    async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], options: ReplyOptions = PLAIN
+    ) -> Reply:
         try:
             if self._script is None or messages[-1]["role"] == "user":  # the beginning, of the task or of a step
                 self._hands = EditingCalls([tool["function"]["name"] for tool in tools])

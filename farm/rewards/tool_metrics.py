@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from farm.core.nesting_limit import read_json
-from farm.core.rollout import ToolUse, Turn
+from farm.core.rollout import ToolUse, Turn, TurnKind
 from sandboxes.tools.parse_call import MOST_ARGUMENT_CHARS
 from sandboxes.tools.tool import ToolErrorKind
 
@@ -16,8 +16,9 @@ MALFORMED = (ToolErrorKind.UNKNOWN_TOOL, ToolErrorKind.BAD_JSON, ToolErrorKind.B
 
 
 def count_effort(turns: Sequence[Turn]) -> Mapping[str, float]:
+    """Return the counts of effort. A summary is no turn, but its tokens count."""
     return {
-        "effort_turns": float(len(turns)),
+        "effort_turns": float(sum(turn.kind is TurnKind.TURN for turn in turns)),
         "effort_calls": float(sum(len(turn.tool_uses) for turn in turns)),
         "effort_prompt_tokens": float(sum(turn.prompt_tokens for turn in turns)),
         "effort_completion_tokens": float(sum(turn.completion_tokens for turn in turns)),

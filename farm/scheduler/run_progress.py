@@ -169,6 +169,7 @@ class RunProgress:
             seed=spec.seed + member,
             tools=spec.tools,
             rewards=spec.rewards,
+            harness=spec.harness,
         )
 
     def _next_fresh(self) -> int | None:

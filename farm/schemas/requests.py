@@ -21,12 +21,14 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from farm.core.endpoint_url import EndpointUrl
+from farm.core.harness import DEFAULT_QUERY, Harness, SummarySettings, Thinking
 from farm.core.policy_document import POLICY_NAME
 from farm.core.rollout import Split
 from farm.core.run import EpisodeLimits, PolicySpec, ReplyTimeouts
 from farm.schemas.types import Scalar
 from sandboxes.errors import SpecError
 from sandboxes.tools.packs import choose
+from sandboxes.tools.parse_call import did_you_mean
 
 _FARMS_OWN = EpisodeLimits()
 MOST_FIELDS = 20
@@ -87,13 +89,18 @@ class RequestBody(BaseModel):
         if unknown:
             usable = [name for name, field in cls.model_fields.items() if field.annotation is not type(None)]
             known = ", ".join(usable) or "none"
-            refusal = PydanticCustomError(
-                "unknown_field", "there is no such field; there are: {known}", {"known": known}
-            )
             first = nsmallest(MOST_FIELDS, map(str, unknown))
-            faults = [InitErrorDetails(type=refusal, loc=(name,), input=None) for name in first]
+            faults = [
+                InitErrorDetails(type=_unknown_field(did_you_mean(name, usable), known), loc=(name,), input=None)
+                for name in first
+            ]
             raise ValidationError.from_exception_data(cls.__name__, faults)
         return given
+
+
+def _unknown_field(nearest: str, known: str) -> PydanticCustomError:
+    words = "there is no such field{nearest}; there are: {known}"
+    return PydanticCustomError("unknown_field", words, {"nearest": nearest, "known": known})
 
 
 class LimitsBody(RequestBody):
@@ -106,9 +113,6 @@ class LimitsBody(RequestBody):
     teardown_s: Seconds = _FARMS_OWN.teardown_s
     max_turns: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
     max_tokens: Annotated[StrictInt, Field(ge=1, le=100_000_000)] | None = None
-
-    def to_core(self) -> EpisodeLimits:
-        return EpisodeLimits(**dict(self))
 
 
 def _address(text: str) -> str:
@@ -221,15 +225,62 @@ Tools = Annotated[
 """The name of a tool pack, and tool names: those to offer, or, with a ``-`` before each, those to leave out."""
 
 
+class SummariesBody(RequestBody):
+    """Self-summarisation: at ``trigger_tokens`` the policy replaces its context by a summary of at most ``max_tokens``.
+
+    ``query`` requests the summary. ``max_summaries`` absent: as many as an episode needs.
+    """
+
+    trigger_tokens: Annotated[StrictInt, Field(ge=1, le=100_000_000)]
+    max_tokens: Annotated[StrictInt, Field(ge=1, le=1_000_000)]
+    query: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=8_192)] = DEFAULT_QUERY
+    max_summaries: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
+
+    @model_validator(mode="after")
+    def _shorter_than_context(self) -> Self:
+        if self.max_tokens >= self.trigger_tokens:
+            raise ValueError("max_tokens is not below trigger_tokens, so a summary could be as long as the context")
+        return self
+
+
+class HarnessLimitsBody(RequestBody):
+    """The limits that a policy notices: of turns, of sampled tokens, and of seconds for its work and for one call."""
+
+    max_turns: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=1, le=100_000_000)] | None = None
+    agent_s: Seconds | None = None
+    tool_s: Seconds | None = None
+
+
+class HarnessBody(RequestBody):
+    """The harness of a run: the settings that decide how a policy works. An absent one has its default.
+
+    ``system_prompt`` replaces the farm's own. ``thinking: drop`` leaves the reasoning of earlier turns out of requests.
+    ``parallel_calls: false`` runs only the first tool call of each message.
+    """
+
+    system_prompt: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=32_768)] | None = None
+    thinking: Thinking = Thinking.KEEP
+    tools: Tools = ()
+    limits: HarnessLimitsBody = HarnessLimitsBody()
+    parallel_calls: StrictBool = True
+    summaries: SummariesBody | None = None
+
+    def to_core(self) -> Harness:
+        summaries = None if self.summaries is None else SummarySettings(**dict(self.summaries))
+        return Harness(self.system_prompt, self.thinking, self.parallel_calls, summaries)
+
+
 class CreateRun(RequestBody):
     """A run: groups over a task set with one policy.
 
-    ``taskset``: an absolute path on the gateway's machine, or the name of one of its task sets. ``policy``:
-    ``oracle``, ``nop``, the name of a policy, the URL of an OpenAI-compatible endpoint, or an object. ``groups``:
-    absent means one per task. ``tools`` replaces the tools of the tasks; absent, each task keeps its own.
-    ``rewards``: the version of the rules that score the whole run; absent, each group is scored by the version that
-    is current then. ``unvalidated``: also run tasks that ``validated.json`` lacks, lists with another digest, or
-    marks unfit. ``only_fit``: run only the tasks that it marks fit, and leave out the others, also unreadable ones.
+    ``taskset``: an absolute path on the gateway's machine, or the name of one of its task sets. ``policy``: ``oracle``,
+    ``nop``, the name of a policy, the URL of an OpenAI-compatible endpoint, or an object. ``groups``: absent means one
+    per task. ``tools`` replaces the tools of the tasks; absent, each task keeps its own. ``harness``: the settings that
+    decide how the policy works; ``tools`` and ``limits`` of the run replace those of the harness. ``rewards``: the
+    version of the rules that score the whole run; absent, each group is scored by the version that is current then.
+    ``unvalidated``: also run tasks that ``validated.json`` lacks, lists with another digest, or marks unfit.
+    ``only_fit``: run only the tasks that it marks fit, and leave out the others, also unreadable ones.
     """
 
     taskset: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1024)]
@@ -242,6 +293,7 @@ class CreateRun(RequestBody):
     max_attempts: Annotated[StrictInt, Field(ge=1, le=20)] | None = None
     split: Split = Split.TRAIN
     tools: Tools = ()
+    harness: HarnessBody | None = None
     rewards: RulesVersion | None = None
     unvalidated: StrictBool = False
     only_fit: StrictBool = False
@@ -252,6 +304,17 @@ class CreateRun(RequestBody):
         if self.only_fit and self.unvalidated:
             raise ValueError("only_fit and unvalidated contradict each other; leave one of them out")
         return self
+
+    def effective_tools(self) -> tuple[str, ...]:
+        """Return the tools of the run, or else those of its harness."""
+        return self.tools or (self.harness.tools if self.harness else ())
+
+    def episode_limits(self) -> EpisodeLimits:
+        """Return the limits of the run over those of its harness over the farm's own."""
+        bodies = (self.harness.limits if self.harness else HarnessLimitsBody(), self.limits)
+        named = [{name: getattr(body, name) for name in body.model_fields_set} for body in bodies]
+        given = {name: value for fields in named for name, value in fields.items() if value is not None}
+        return EpisodeLimits(**given)
 
     def policy_spec(self) -> PolicySpec:
         if isinstance(self.policy, PolicyBody):
@@ -332,6 +395,7 @@ __all__ = [
     "CreateRun",
     "EmptyBody",
     "ExtendBody",
+    "HarnessBody",
     "LeaseBody",
     "LimitsBody",
     "PolicyBody",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from farm.schemas.rollout import RolloutHead, RolloutRecord
 
@@ -103,7 +103,8 @@ class RunAnswer(AnswerBody):
     ``why_waiting`` says why no more episodes start; "" if none waits. ``rewards`` is the version of the rules that the
     run is pinned to; "" if it uses the current one. ``left_out``: in the answer to ``only_fit``, the tasks that are not
     run, at most 1,000. ``outage`` says why a running episode waits for its policy's endpoint; "" if none does.
-    ``warnings`` name likely failures, each with its remedy.
+    ``warnings`` name likely failures, each with its remedy. ``harness``: the effective settings behind
+    ``harness_digest``.
     """
 
     run_id: str
@@ -119,6 +120,8 @@ class RunAnswer(AnswerBody):
     seed: int
     tools: tuple[str, ...] = ()
     rewards: str = ""
+    harness_digest: str = ""
+    harness: Mapping[str, JsonValue] = Field(default_factory=dict)
     summary: RunSummary
     running: int = 0
     waiting: int = 0

@@ -84,6 +84,7 @@ class TurnRecord(Wire):
     model_s: Real
     tools_s: Real
     told: Text = ""
+    kind: core.TurnKind = core.TurnKind.TURN
 
     def to_core(self) -> core.Turn:
         uses = tuple(core.ToolUse(**dict(use)) for use in self.tool_uses)
@@ -140,6 +141,7 @@ class RolloutHead(Wire):
     tools: tuple[Text, ...] = ()
     audit: tuple[AuditFlagRecord, ...] = ()
     model: Text = ""
+    harness_digest: Text = ""
 
 
 class RolloutRecord(RolloutHead):

@@ -116,6 +116,7 @@ def show(
                 "audit": [asdict(flag) for flag in rollout.audit],
                 "tool_pack": rollout.tool_pack,
                 "tools": list(rollout.tools),
+                "harness_digest": rollout.harness_digest,
                 **sidecar.model_dump(mode="json"),
             }
         )

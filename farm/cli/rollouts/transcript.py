@@ -10,6 +10,7 @@ from rich.text import Text
 
 from farm.cli.errors import shown
 from farm.core.nesting_limit import read_json
+from farm.core.rollout import TurnKind
 from farm.core.untrainable_reasons import untrainable
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def transcript(rollout: "Rollout", sidecar: "Sidecar", most: int) -> Iterator[Te
         yield Text(_seen(f"{rollout.error.origin}: {rollout.error.message}"), _BAD)
     if rollout.tool_pack:
         yield Text(_seen(f"tools of {rollout.tool_pack}: {', '.join(rollout.tools)}"))
+    if rollout.harness_digest:
+        yield Text(_seen(f"harness {rollout.harness_digest}"), _DIM)
     for turn in sidecar.turns:
         yield from _turn(turn, most)
     if sidecar.patch:
@@ -84,7 +87,8 @@ def _heading(title: str) -> Text:
 
 def _turn(turn: "TurnRecord", most: int) -> Iterator[Text]:
     calls = len(turn.tool_uses)
-    yield _heading(f"turn {turn.index}" + (f", {calls} calls" if calls > 1 else ""))
+    title = f"turn {turn.index}" if turn.kind is TurnKind.TURN else f"summary after turn {turn.index}"
+    yield _heading(title + (f", {calls} calls" if calls > 1 else ""))
     if turn.told:
         yield from (Text(f"told: {line}", "bold") for line in shortened(turn.told, most))
     if turn.content:

@@ -54,6 +54,9 @@ def run(
     tools: Annotated[
         str | None, typer.Option(help="A pack, and tools of it, in place of the tasks' own: cursor,-delete_file.")
     ] = None,
+    harness: Annotated[
+        Path | None, typer.Option(help="A harness document, TOML or JSON; the other options replace its settings.")
+    ] = None,
     rewards: Annotated[
         str | None, typer.Option(help="Judge by this rule document, or version, to the end; the current ones.")
     ] = None,
@@ -79,6 +82,7 @@ def run(
         "seed": seed,
         "tools": None if tools is None else words_of(tools),
         "limits": {"max_turns": max_turns, "max_tokens": max_tokens},
+        "harness": None if harness is None else _read_harness(harness),
     }
     if only_fit and unvalidated:
         raise typer.BadParameter("goes without --unvalidated", param_hint="--only-fit")
@@ -143,6 +147,19 @@ def _check(asked: Mapping[str, Any]) -> None:
         field = first.field.removesuffix(".endpoint").rpartition(".")[2]
         option = _OPTIONS.get(field, field.replace("_", "-"))
         raise typer.BadParameter(first.message, param_hint=f"--{option}") from None
+
+
+def _read_harness(file: Path) -> Mapping[str, Any]:
+    """Return the content of a harness document. Raises CliError."""
+    from farm.schemas.harness import BadHarness, parse_harness
+
+    try:
+        found = parse_harness(file.read_bytes(), is_json=file.suffix == ".json")
+    except BadHarness as error:
+        raise CliError(f"{file}: {error}") from None
+    except OSError as error:
+        raise CliError(f"{file}: {error.strerror}; name a readable harness document") from None
+    return found.model_dump(mode="json", exclude_unset=True)
 
 
 def _meant(taskset: Path, config: Config) -> str:

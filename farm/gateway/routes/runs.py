@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Request
 
 from farm.config import Config
 from farm.core.endpoint_url import EndpointUrl
+from farm.core.harness import DEFAULT_HARNESS
 from farm.core.run import PolicySpec, RunSpec
 from farm.gateway.auth import AsOperator, AsViewer
 from farm.gateway.errors import ApiError
@@ -20,6 +21,7 @@ from farm.policy.base import PolicyError
 from farm.policy.configured_endpoints import endpoint_rules
 from farm.scheduler.client import SchedulerClient, SchedulerUnavailable
 from farm.scheduler.status import FarmStatus, RunStatus
+from farm.schemas.harness import harness_digest, harness_settings
 from farm.schemas.problems import ProblemType
 from farm.schemas.requests import RUN_ID, CreateRun, EmptyBody
 from farm.schemas.responses import (
@@ -72,7 +74,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         path = locate(body.taskset, config.tasksets)
         fit = await asyncio.to_thread(FitTasks, path) if body.only_fit else None
         async with request.app.state.preparing:
-            tasks = await asyncio.to_thread(prepare, path, body.tools, fit)
+            tasks = await asyncio.to_thread(prepare, path, body.effective_tools(), fit)
         if fit is not None and not tasks:
             raise fit.none_left()
         if fit is None and not body.unvalidated:
@@ -91,13 +93,14 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         policy=policy,
         group_size=body.group_size,
         groups=body.groups or len(tasks),
-        limits=body.limits.to_core(),
+        limits=body.episode_limits(),
         split=body.split,
         concurrency=body.concurrency,
         max_attempts=body.max_attempts or config.max_attempts,
         seed=body.seed,
-        tools=body.tools,
+        tools=body.effective_tools(),
         rewards=body.rewards or "",
+        harness=body.harness.to_core() if body.harness else DEFAULT_HARNESS,
         created_at=time.time(),
     )
     await store.put_run(spec)
@@ -238,6 +241,8 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
         seed=run.spec.seed,
         tools=run.spec.tools,
         rewards=run.spec.rewards,
+        harness_digest=harness_digest(run.spec),
+        harness=harness_settings(run.spec),
         summary=_summary(run),
         running=live.running,
         waiting=live.waiting,

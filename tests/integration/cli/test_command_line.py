@@ -83,6 +83,18 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["rollouts", "rescore"], {}, 2, "--run: name a run, or take --all"),
         (["rewards", "set", "nowhere.toml"], {}, 1, "nowhere.toml: No such file or directory; name a readable rule"),
         (["rewards", "set", "pyproject.toml"], {}, 1, "pyproject.toml: unknown key 'build-system'; the nearest one is"),
+        (
+            ["run", "nowhere", "--policy", "nop", "--harness", "nowhere.toml"],
+            {},
+            1,
+            "nowhere.toml: No such file or directory; name a readable harness document",
+        ),
+        (
+            ["run", "nowhere", "--policy", "nop", "--harness", "farm/rewards/default.toml"],
+            {},
+            1,
+            "farm/rewards/default.toml: name: there is no such field; there are: system_prompt, ",
+        ),
         (["images", "pull", "../x"], {}, 1, "image '../x': not a valid image name"),
         (
             ["sandbox", "farm-base:1", "--workdir", "/nope"],
@@ -471,6 +483,25 @@ def test_unsolved_oracle_run_fails_and_names_validate(farm: Farm, up: Mapping[st
         f"error: oracle solved no task of {rollout['run_id']}: "
         f"the known solution of 1 of 1 tasks was judged below 1 (basket); {remedy}"
     )
+
+
+def test_harness_document_has_one_digest_everywhere(farm: Farm, up: Mapping[str, str], tmp_path: Path) -> None:
+    document = tmp_path / "harness.toml"
+    document.write_text('system_prompt = "Work."\ntools = ["codex"]\nparallel_calls = false\n[limits]\nmax_turns = 3\n')
+    digests = set()
+    for _ in range(2):
+        done = farm("run", SQLPARSE.name, "--policy", "nop", "--group-size", "1", "--harness", str(document), "--json")
+        (head,) = json.loads(done.stdout)["rollouts"]
+        assert head["tool_pack"] == "codex"
+        digests.add(head["harness_digest"])
+    (digest,) = digests
+    assert digest in farm("runs", "show", head["run_id"]).stdout
+    assert f"harness {digest}" in farm("rollouts", "show", head["rollout_id"]).stdout
+    shown = json.loads(farm("rollouts", "show", head["rollout_id"], "--json").stdout)
+    assert (shown["harness_digest"], shown["messages_head"][0]["content"]) == (digest, "Work.")
+    assert json.loads(farm("runs", "show", head["run_id"], "--json").stdout)["harness"]["limits"]["max_turns"] == 3
+    other = farm("run", SQLPARSE.name, "--policy", "nop", "--group-size", "1", "--json")
+    assert json.loads(other.stdout)["rollouts"][0]["harness_digest"] not in ("", digest)
 
 
 def test_reward_rules_are_set_and_rescore_rollouts(farm: Farm, up: Mapping[str, str], tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import docker
 import pytest
 
+from farm.core.harness import DEFAULT_HARNESS, Harness, SummarySettings
 from farm.core.rollout import Rollout, check
 from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
 from farm.core.task import GradingMode, ReportFormat, Step, Verifier
@@ -70,17 +71,17 @@ class Scene:
     model: ModelServer
     image: str
 
-    async def submit(self, run_id: str, verifier: str = "") -> str:
+    async def submit(self, run_id: str, verifier: str = "", harness: Harness = DEFAULT_HARNESS) -> str:
         """A run of one episode; its rollout's id."""
         bundle = tiny.task(self.image)
         command = f"{verifier}{bundle.task.verifier.command}"
         digest = f"{len(verifier):064d}"
         task = replace(bundle.task, digest=digest, verifier=replace(bundle.task.verifier, command=command))
-        return await self.submit_task(run_id, replace(bundle, task=task))
+        return await self.submit_task(run_id, replace(bundle, task=task), harness)
 
-    async def submit_task(self, run_id: str, bundle: TaskBundle) -> str:
+    async def submit_task(self, run_id: str, bundle: TaskBundle, harness: Harness = DEFAULT_HARNESS) -> str:
         policy = PolicySpec("openai", self.model.url, "tiny")
-        spec = RunSpec(run_id, (task_ref(bundle),), policy, 1, 1, EpisodeLimits(), max_attempts=3)
+        spec = RunSpec(run_id, (task_ref(bundle),), policy, 1, 1, EpisodeLimits(), max_attempts=3, harness=harness)
         await self.store.put_bundle(bundle.task.digest, pack(bundle))
         await self.store.put_run(spec)
         await self.farm.shell.submit(run_id)
@@ -221,6 +222,35 @@ async def test_episode_resumes_after_kill_during_model_request(scene: Scene) -> 
         check_whole(done)
         assert learned(done) == learned(uncut)
         assert said(done) == said(uncut)
+    over.set()
+
+
+async def test_episode_resumes_after_kill_around_summary(scene: Scene) -> None:
+    """The kill comes during the request for a summary, and during the first request of the fresh context."""
+    harness = Harness(summaries=SummarySettings(trigger_tokens=2_500, max_tokens=100))
+    turns = [replace(step, content=step.content + 3_000 * ".") for step in script()[:3] if isinstance(step, Say)]
+    replies: Script = [turns[0], Say("First."), turns[1], Say("Second."), turns[2], Say("Third."), Say("All done.")]
+    scene.model.script[:] = replies
+    uncut = await scene.rollout(await scene.submit("uncut", harness=harness))
+    assert [segment.kind for segment in uncut.rollout.segments] == ["main", *["compacted"] * 3]
+    assert [turn.kind for turn in uncut.told.turns] == ["turn", "summary"] * 3 + ["turn"]
+    over = asyncio.Event()
+    for request in (1, 2):
+        thinks = asyncio.Event()
+
+        async def never(body: Any, thinks: asyncio.Event = thinks) -> Any:
+            thinks.set()
+            await over.wait()
+
+        scene.model.script[:] = [*replies[:request], never, *replies[request:]]
+        asked = len(scene.model.requests)
+        rollout_id = await scene.submit(f"request-{request}", harness=harness)
+        async with killed(scene, thinks.is_set):
+            pass
+        done = await scene.rollout(rollout_id)
+        assert done.rollout.metrics["resumed"] == 1
+        assert (learned(done), said(done)) == (learned(uncut), said(uncut))
+        assert len(scene.model.requests) - asked == len(replies) + 1
     over.set()
 
 

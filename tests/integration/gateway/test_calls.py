@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from farm.client import FarmClient, Unreadable
+from farm.core.harness import DEFAULT_QUERY, Harness, SummarySettings
 from farm.core.run import PolicySpec, TaskRef
 from farm.schemas.media_types import FRAMED_TYPE, MSGPACK_TYPE
 from farm.schemas.msgpack_encoding import pack, unpack
@@ -167,6 +168,26 @@ async def test_run_keeps_tools_and_misspelled_tool_is_refused(place: Place) -> N
     assert problem(refused) == (422, "invalid-request")
     assert "(did you mean update_plan?)" in refused.text
     assert len(await place.store.list_runs()) == 1
+
+
+async def test_run_keeps_harness_and_unknown_key_is_refused(place: Place) -> None:
+    summaries = {"trigger_tokens": 100_000, "max_tokens": 2_000}
+    harness = {"tools": ["codex"], "limits": {"max_turns": 5}, "parallel_calls": False, "summaries": summaries}
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1}
+    made = (await place.post("/v1/runs", body | {"harness": harness})).json()
+    run = await place.store.get_run(made["run_id"])
+    assert run is not None
+    assert (run.spec.tools, run.spec.limits.max_turns) == (("codex",), 5)
+    assert run.spec.harness == Harness(parallel_calls=False, summaries=SummarySettings(100_000, 2_000))
+    assert made["harness"]["summaries"] == {**summaries, "query": DEFAULT_QUERY, "max_summaries": None}
+    evaluated = (await place.post("/v1/runs", body | {"harness": harness, "split": "eval", "seed": 3})).json()
+    assert len(made["harness_digest"]) == 64
+    assert evaluated["harness_digest"] == made["harness_digest"]
+    assert (await place.post("/v1/runs", body)).json()["harness_digest"] != made["harness_digest"]
+    refused = await place.post("/v1/runs", body | {"harness": {"summarys": summaries}})
+    assert problem(refused) == (422, "invalid-request")
+    assert "harness.summarys" in refused.text
+    assert "(did you mean summaries?)" in refused.text
 
 
 @pytest.mark.parametrize(

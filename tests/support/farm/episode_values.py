@@ -9,7 +9,7 @@ from typing import Any
 
 from farm.core.rollout import Split, WeightSpan
 from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec, TaskRef
-from farm.policy.base import Message, Reply, Sampled, ToolCall
+from farm.policy.base import PLAIN, Message, Reply, ReplyOptions, Sampled, ToolCall
 from farm.tasks.bundle import TaskBundle
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.testing.shell import FakeProcess, Program
@@ -84,14 +84,18 @@ class Scripted:
         self.silent_s = 0.0
         self.held_s = 0.0
         self.shown: list[list[Message]] = []
+        self.options: list[ReplyOptions] = []
         self.waiting = asyncio.Event()
         self._steps = list(steps)
 
     def then(self, step: "Step") -> None:
         self._steps.append(step)
 
-    async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], options: ReplyOptions = PLAIN
+    ) -> Reply:
         self.shown.append(list(messages))
+        self.options.append(options)
         step = self._steps.pop(0)
         if isinstance(step, Exception):
             raise step

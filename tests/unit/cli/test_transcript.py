@@ -1,10 +1,12 @@
 """How a rollout is shown: call by call, readable, what is long shortened and nobody's control characters obeyed."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from farm.cli.rollouts.transcript import COLUMNS, shortened, transcript
+from farm.core import rollout as core
 from farm.schemas.rollout import Sidecar, ToolUseRecord, TurnRecord
 from tests.support.rollouts import make_rollout
 
@@ -53,6 +55,14 @@ def test_call_is_one_line_above_its_result() -> None:
         "  a.py:1",
         "  b.py:2",
     ]
+
+
+def test_summary_is_marked_in_transcript() -> None:
+    summary = core.Turn(4, "short", None, (), "stop", "r", 9, 1, 0.0, 0.0, 0.0, kind=core.TurnKind.SUMMARY)
+    sidecar = Sidecar(turns=(TurnRecord.model_validate(summary),))
+    rollout = replace(make_rollout(), harness_digest="ab" * 32)
+    lines = [line.plain for line in transcript(rollout, sidecar, 0)]
+    assert lines[-3:] == [f"harness {'ab' * 32}", "── summary after turn 4 ──", "short"]
 
 
 def test_multiline_arguments_are_shown_below_call() -> None:

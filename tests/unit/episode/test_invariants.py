@@ -12,6 +12,7 @@ from farm.core.rollout import (
     Origin,
     Rollout,
     Segment,
+    SegmentKind,
     SegmentTurn,
     Split,
     Status,
@@ -96,6 +97,7 @@ def test_invalid_record_is_refused(changed: dict[str, Any], said: str) -> None:
         ({"turns": (SegmentTurn(2, 4, "stop", "a"), SegmentTurn(3, 4, "stop", "b"))}, "overlaps"),
         ({"turns": (SegmentTurn(2, 6, "stop", "a"),)}, "of 5 tokens"),
         ({"weight_versions": (WeightSpan(1, 4, 4),)}, "weight span"),
+        ({"kind": SegmentKind.COMPACTED}, "not main"),
     ],
 )
 def test_invalid_segment_is_refused(changed: dict[str, Any], said: str) -> None:

@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 import farm.episode.journal
+from farm import __version__
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.rollout import StopReason, WeightSpan
-from farm.core.run import PolicySpec
+from farm.core.run import EpisodeAssignment, PolicySpec
 from farm.episode.journal import MAX_RESTARTS, EpisodeJournal, JournalDirectory, JournalState
-from farm.episode.journal_format import JournalError
+from farm.episode.journal_format import JournalError, encode_reply, entry
 from farm.episode.phase_times import Stopwatch
 from farm.policy.base import Reply, Sampled
 from sandboxes.interface import MIB
@@ -107,6 +109,47 @@ async def test_journal_returns_all_recorded_entries(tmp_path: Path) -> None:
     assert 5.0 < first.replied_at_s < first.ended_at_s < second.replied_at_s < past.spent_s < most_s
     assert 5.0 < past.began_at_s < past.spent_s  # not of necessity before the first reply: it is later by the return
     assert (past.stop, past.change, past.settled) == (StopReason.PARSE_ERROR, CHANGE, True)
+
+
+async def test_journal_returns_summaries_in_their_place(tmp_path: Path) -> None:
+    """A summary is no turn of the episode, and its calls are never open."""
+    sandbox = await fake().create(SandboxSpec("task:1"))
+    journal = JournalDirectory(tmp_path).of(ORDER)
+    journal.begin(ORDER, sandbox, 0.0, Stopwatch())
+    summary = say(call("bash"), content="short", sampled=sampled([1, 2, 3, 4, 5], [6]))
+    journal.record_reply(FIRST, 1001.0, 0.5)
+    journal.record_result(0, RESULT)
+    journal.record_summary(summary, 1002.0, 0.25, results_left_out=True)
+    journal.record_stop(StopReason.CONTEXT_LENGTH)
+    past, _ = JournalState.read(io.BytesIO(only(tmp_path).read_bytes()))
+    assert [turn.reply for turn in past.turns] == [FIRST, summary]
+    assert [(turn.is_summary, turn.results_left_out) for turn in past.turns] == [(False, False), (True, True)]
+    assert past.turns[1].tools_s == 0.0
+    [(_, left)] = JournalDirectory(tmp_path).find_interrupted()
+    assert left.turn == 0
+
+
+def test_journal_entry_without_new_fields_is_read() -> None:
+    """An order of an earlier version names no harness, and its replies say nothing about summaries."""
+    asked = TypeAdapter(EpisodeAssignment).dump_python(ORDER, mode="json")
+    del asked["harness"]
+    begun = entry(
+        "begun",
+        1.0,
+        {
+            "format": 1,
+            "version": __version__,
+            "order": asked,
+            "sandbox": "s",
+            "image": "i",
+            "created_at": 1.0,
+            "seconds": {},
+        },
+    )
+    reply = entry("reply", 2.0, {"reply": encode_reply(FIRST, array("i")), "started_at": 1.0, "model_s": 1.0})
+    past, _ = JournalState.read(io.BytesIO(begun + reply))
+    assert past.assignment == ORDER
+    assert [(turn.reply, turn.is_summary, turn.results_left_out) for turn in past.turns] == [(FIRST, False, False)]
 
 
 async def test_journal_stores_growing_prompt_once(tmp_path: Path) -> None:

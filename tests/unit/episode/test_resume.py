@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from farm.core.harness import Harness, SummarySettings
 from farm.core.rollout import Rollout, StopReason, check
-from farm.core.run import EpisodeLimits
+from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec
 from farm.core.task import Artifact, Collect, GradingMode, Separate
 from farm.episode import JournalDirectory, NodeServices, Policy, run_episode
 from farm.episode.journal import EpisodeJournal
+from farm.policy.base import PLAIN, Reply
 from farm.policy.oracle import OraclePolicy
 from farm.tasks.bundle import TaskBundle
 from sandboxes.testing.fake_runtime import FakeRuntime
@@ -53,11 +55,44 @@ def with_own_verifier() -> TaskBundle:
     return replace(bundle, task=replace(bundle.task, verifier=verifier))
 
 
+def full(*calls: Any, prompt: list[int]) -> Reply:
+    """Return a turn after which the context is full."""
+    tokens = sampled(prompt, [3, 4])
+    return say(*calls, sampled=tokens, prompt_tokens=97, completion_tokens=3, request_id=f"full {prompt}")
+
+
+def summary(text: str, prompt: list[int]) -> Reply:
+    tokens = sampled(prompt, [6])
+    return say(content=text, sampled=tokens, prompt_tokens=99, completion_tokens=1, request_id=f"summary {text}")
+
+
+REFUSED = say(stop=StopReason.CONTEXT_LENGTH)
+SUMMARISING = order(
+    policy=PolicySpec("openai", "http://model/v1", "tiny"),
+    harness=Harness(summaries=SummarySettings(trigger_tokens=100, max_tokens=10)),
+)
+OPENED = say(note("zero"), sampled=sampled([0], [1]), prompt_tokens=10, completion_tokens=1, request_id="opened")
+WITH_SUMMARIES = (
+    OPENED,
+    full(note("one"), prompt=[0, 1, 2]),
+    REFUSED,  # the summary is requested again without the results of the turn
+    summary(" ", [0, 1, 2, 3, 4, 5]),
+    summary("first", [0, 1, 2, 3, 4, 5, 6, 7]),
+    replace(FIX, sampled=sampled([8], [9]), prompt_tokens=10, completion_tokens=1, request_id="fix"),
+    full(note("two"), prompt=[8, 9, 2]),
+    summary("second", [8, 9, 2, 3, 4, 5]),
+    say(content="done", sampled=sampled([12], [13]), prompt_tokens=10, completion_tokens=1, request_id="done"),
+)
+
+
 class Machine:
     """A node with sandboxes and journals. ``gates``: words whose command waits for an event."""
 
-    def __init__(self, directory: Path, bundle: TaskBundle | None = None) -> None:
+    def __init__(
+        self, directory: Path, bundle: TaskBundle | None = None, asked: EpisodeAssignment | None = None
+    ) -> None:
         self.bundle = bundle or task()
+        self.asked = asked or order()
         self.notes: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
         self.waits = asyncio.Event()
@@ -88,7 +123,7 @@ class Machine:
     async def episode(
         self, policy: Policy, journal: EpisodeJournal | None = None, limits: EpisodeLimits | None = None
     ) -> Rollout:
-        asked = order(limits)
+        asked = replace(self.asked, limits=limits or self.asked.limits)
         journal = journal or self.journals.of(asked)
         rollout = await run_episode(asked, self.bundle, policy, NodeServices("n", self.runtime), journal=journal)
         check(rollout)
@@ -144,6 +179,27 @@ async def test_episode_interrupted_during_reply_is_resumed(tmp_path: Path, uncut
         assert rollout.metrics["resumed"] == 1.0
         assert machine.notes == ["one", "two"]
         assert [len(messages) for messages in second.shown] == [2, 5, 7, 9]
+
+
+@pytest.mark.parametrize("replies", range(len(WITH_SUMMARIES)))
+async def test_episode_with_summaries_is_resumed(tmp_path: Path, replies: int) -> None:
+    """An interruption during or after a summary changes no context, and no summary is requested twice."""
+    whole = Scripted(*WITH_SUMMARIES)
+    uncut = await Machine(tmp_path / "other", asked=SUMMARISING).episode(whole)
+    assert [segment.kind for segment in uncut.segments] == ["main", "compacted", "compacted"]
+    assert (uncut.metrics["summaries"], uncut.reward) == (3.0, 1.0)
+    machine, first = Machine(tmp_path, asked=SUMMARISING), Scripted(*WITH_SUMMARIES[:replies])
+    first.then(first.forever)
+    async with machine.cut_off(first, first.waiting) as journal:
+        # The journal holds no refused request. If nothing was sampled since, it is refused again.
+        at = WITH_SUMMARIES.index(REFUSED)
+        again = [reply for index, reply in enumerate(WITH_SUMMARIES) if index != at or replies <= at + 1]
+        second = Scripted(*again)
+        rollout = await machine.episode(second, journal)
+        assert told(rollout) == told(uncut)
+        expected = [messages for index, messages in enumerate(whole.shown) if index != at or replies <= at + 1]
+        assert second.shown == expected
+        assert machine.notes == ["zero", "one", "two"]
 
 
 @pytest.mark.parametrize("word", ["one", "two"])
@@ -239,11 +295,11 @@ async def test_interrupted_oracle_continues_its_script(tmp_path: Path) -> None:
             self.silent_s = 0.0
             self.held_s = 0.0
 
-        async def reply(self, messages: Any, tools: Any) -> Any:
+        async def reply(self, messages: Any, tools: Any, options: Any = PLAIN) -> Any:
             if sum(message["role"] == "assistant" for message in messages) == 2:
                 self.waiting.set()
                 await asyncio.Event().wait()
-            return await self.oracle.reply(messages, tools)
+            return await self.oracle.reply(messages, tools, options)
 
         async def replay(self, messages: Any, tools: Any) -> None:
             await self.oracle.replay(messages, tools)

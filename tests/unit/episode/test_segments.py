@@ -1,13 +1,13 @@
 """Segments are built from the engine's own tokens by the prefix rule, and from nothing else."""
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.rollout import Segment, WeightSpan
-from farm.episode.segments import SampledReply, build_segments, version_range
+from farm.core.rollout import Segment, SegmentKind, WeightSpan
+from farm.episode.segments import ContextLabel, SampledReply, build_segments, version_range
 from farm.policy.base import Sampled
 
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=6)
@@ -109,6 +109,16 @@ def test_changed_token_in_prompt_forks_segment() -> None:
 def test_shortened_prompt_forks_segment() -> None:
     first, second = build_segments([reply([1, 2], [3, 4]), reply([1, 2, 3], [5])])
     assert (first.prompt_length, second.prompt_length) == (2, 3)
+
+
+def test_fresh_context_always_begins_a_segment() -> None:
+    compacted = ContextLabel(1, SegmentKind.COMPACTED)
+    again = ContextLabel(2, SegmentKind.COMPACTED)
+    first = reply([1], [2])
+    second, third = replace(reply([1, 2], [3]), context=compacted), replace(reply([1, 2, 3], [4]), context=again)
+    segments = build_segments([first, second, third])
+    assert [segment.token_ids.tolist() for segment in segments] == [[1, 2], [1, 2, 3], [1, 2, 3, 4]]
+    assert [segment.kind for segment in segments] == ["main", "compacted", "compacted"]
 
 
 def test_version_range_is_oldest_and_newest_version() -> None:

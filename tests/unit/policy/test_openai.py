@@ -17,7 +17,7 @@ from farm.core.endpoint_url import EndpointUrl
 from farm.core.rollout import StopReason, WeightSpan
 from farm.core.run import PolicySpec, ReplyTimeouts
 from farm.policy import EndpointPool, PolicyRoutes, make_policy
-from farm.policy.base import PolicyError, Reply
+from farm.policy.base import PolicyError, Reply, ReplyOptions
 from farm.policy.endpoint_access import EndpointAccess, EndpointKey
 from farm.policy.openai import RetrySettings
 from farm.policy.openai_endpoint import DEFAULT_TIMEOUTS, OpenAIEndpoint
@@ -42,6 +42,28 @@ async def ask(
 
 def spec(url: str, **params: Any) -> PolicySpec:
     return PolicySpec(kind="openai", endpoint=url, model="tiny", sampling_params=params)
+
+
+OPTIONS: list[tuple[ReplyOptions, dict[str, Any], dict[str, Any]]] = [
+    (ReplyOptions(), {"max_tokens": 9}, {"max_tokens": 9}),
+    (ReplyOptions(parallel_calls=False), {}, {"parallel_tool_calls": False}),
+    (ReplyOptions(may_call_tools=False, max_tokens=5), {"max_tokens": 9}, {"tool_choice": "none", "max_tokens": 5}),
+    (ReplyOptions(max_tokens=5), {"max_completion_tokens": 9}, {"max_completion_tokens": 5}),
+]
+
+
+@pytest.mark.parametrize(("options", "params", "sent"), OPTIONS)
+async def test_options_of_request_replace_sampling_parameters(
+    options: ReplyOptions, params: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    tool = {"type": "function", "function": {"name": "bash"}}
+    async with serving(ModelServer([])) as model:
+        endpoint = OpenAIEndpoint(model.url)
+        await openai_policy(spec(model.url, **params), endpoint).reply(HELLO, [tool], options)
+        await endpoint.close()
+    names = ("tool_choice", "parallel_tool_calls", "max_tokens", "max_completion_tokens")
+    assert {name: value for name, value in model.requests[0].items() if name in names} == sent
+    assert model.requests[0]["tools"] == [tool]
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])

@@ -31,7 +31,7 @@ def refused(model: type[RequestBody], given: Any) -> list[dict[str, Any]]:
             CreateRun,
             RUN | {"limits": {"max_turn": 1}},
             "limits.max_turn",
-            "there is no such field; there are: boot_s, ",
+            "there is no such field (did you mean max_turns?); there are: boot_s, ",
         ),
         (EmptyBody, {"x": 1}, "x", "there is no such field; there are: none"),
         (

@@ -76,6 +76,8 @@ TURNS = st.builds(
     REAL,
     REAL,
     REAL,
+    TEXT,
+    st.sampled_from(core.TurnKind),
 )
 ROLLOUTS = st.builds(
     core.Rollout,
@@ -110,6 +112,7 @@ ROLLOUTS = st.builds(
     messages_head=st.lists(st.dictionaries(TEXT, TEXT, max_size=2), max_size=2).map(tuple),
     patch=TEXT,
     reason=TEXT,
+    harness_digest=TEXT,
 )
 
 
@@ -145,6 +148,17 @@ def test_record_and_sidecar_fields_cover_rollout() -> None:
     both = set(RolloutRecord.model_fields) | set(Sidecar.model_fields)
     assert both == {field.name for field in dataclasses.fields(core.Rollout)}
     assert not set(RolloutRecord.model_fields) & set(Sidecar.model_fields)
+
+
+def test_stored_record_without_new_fields_is_read() -> None:
+    rollout = dataclasses.replace(make_rollout(tokens=8), harness_digest="")
+    record, sidecar = RolloutRecord.of(rollout).model_dump(), sidecar_of(rollout).model_dump()
+    del record["harness_digest"]
+    for turn in sidecar["turns"]:
+        del turn["kind"]
+    assert sidecar["turns"]
+    read = from_msgpack(RolloutRecord, pack(record)).to_core(from_msgpack(Sidecar, pack(sidecar)))
+    assert read == rollout
 
 
 def test_head_is_record_without_segments() -> None:

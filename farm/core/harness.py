@@ -1,0 +1,48 @@
+"""The harness: the settings of a run that decide how a policy works, apart from its weights and its tasks."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+DEFAULT_QUERY = """\
+Your context is almost full and will be replaced by a summary. Write this summary now, without a tool call. It is \
+all that you keep of this conversation, apart from the task itself. Write what you have learned (files, functions, \
+commands and their results), what you have changed and why, what you tried without success, and what remains to be \
+done, in order. Give exact paths and names, and leave out everything that you do not need."""
+
+
+class Thinking(StrEnum):
+    """``drop``: the reasoning of earlier turns is absent from later requests."""
+
+    KEEP = "keep"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class SummarySettings:
+    """Settings of self-summarisation, in which the policy replaces its own context by a summary that it writes.
+
+    ``trigger_tokens``: size of the context from which on a summary is requested. ``max_tokens`` bounds a summary.
+    ``query`` is the message that requests it. ``max_summaries`` None: as many as the episode needs.
+    """
+
+    trigger_tokens: int
+    max_tokens: int
+    query: str = DEFAULT_QUERY
+    max_summaries: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """The harness of a run, apart from its tools and limits, which ``RunSpec`` and ``EpisodeAssignment`` hold.
+
+    ``system_prompt`` None: the farm's own. ``parallel_calls`` False: of each message only the first tool call is run.
+    ``summaries`` None: the policy works in one context until it is full.
+    """
+
+    system_prompt: str | None = None
+    thinking: Thinking = Thinking.KEEP
+    parallel_calls: bool = True
+    summaries: SummarySettings | None = None
+
+
+DEFAULT_HARNESS = Harness()
