@@ -8,9 +8,9 @@ class NodeStatus:
     """The status of one node.
 
     ``state`` is ``open`` (takes episodes), ``full``, ``draining``, ``pressed``, ``unwell`` or ``lost``; ``why``
-    explains it. ``seen_s``: seconds since the last heartbeat. The loads are fractions; that of the cores may exceed 1.
-    ``lost_at``: the Unix time at which the node was found lost. A lost node has no slots and is listed until it
-    returns, for 24 h at most.
+    explains it. ``running`` counts episodes, ``sandboxes`` those of learners; each holds a slot. ``seen_s``: seconds
+    since the last heartbeat. The loads are fractions; that of the cores may exceed 1. ``lost_at``: the Unix time at
+    which the node was found lost. A lost node has no slots and is listed until it returns, for 24 h at most.
     """
 
     node_id: str
@@ -23,6 +23,15 @@ class NodeStatus:
     memory_load: float
     disk_load: float
     lost_at: float | None = None
+    sandboxes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxPlacement:
+    """The node that holds a slot for a learner sandbox; empty if there is none, and ``why`` says why."""
+
+    node_id: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@
 --   <prefix>:{*}:rewards  HASH    version -> a rule document (JSON: text, at)
 --   <prefix>:{*}:reward   STRING  the version that runs follow which name none; absent: the farm's own
 --   <prefix>:bundle:<digest>  STRING  a packed task bundle
+--   <prefix>:sandbox:<id>     STRING  the node and the task of a learner sandbox (JSON); it expires
 --   <prefix>:{once:<caller>}:<key>   STRING  the kept answer of a call with an Idempotency-Key
 --   <prefix>:{once:<caller>}:order   ZSET    a caller's keys, scored by when they were claimed (ms)
 --
