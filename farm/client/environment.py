@@ -20,11 +20,8 @@ class Action(TypedDict):
     arguments: Mapping[str, Any] | str
 
 
-class Observation(TypedDict):
-    """``instruction``: of the task, at every step the same. ``result``: of the calls of the last step; "" at first."""
-
-    instruction: str
-    result: str
+Observation = dict[str, str]
+"""``instruction``: of the task, at every step the same. ``result``: of the calls of the last step; "" at first."""
 
 
 class Transition(NamedTuple):
@@ -75,16 +72,19 @@ class SandboxEnvironment:
         self._turns, self._ended = 0, False
         state = self._sandbox.state
         info = {"sandbox_id": state.sandbox_id, "task_id": state.task_id, "tools": list(state.tools), "turn": 0}
-        return Observation(instruction=state.instruction, result=""), info
+        return {"instruction": state.instruction, "result": ""}, info
 
     def step(self, action: Action | Sequence[Action]) -> Transition:
-        """Run one tool call, or several in their order. Raises RuntimeError outside of an episode."""
+        """Run one tool call, or several in their order. A step without a call ends the work, as in an episode.
+
+        Raises RuntimeError outside of an episode.
+        """
         sandbox = self._sandbox
         if sandbox is None or self._ended:
-            raise RuntimeError("the episode has ended, or none has begun; call reset()")
+            raise RuntimeError("no episode runs; call reset()")
         results = _run(sandbox, [action] if isinstance(action, Mapping) else action)
         self._turns += 1
-        terminated = any(result is not None and result.done for result in results)
+        terminated = not results or any(result is not None and result.done for result in results)
         truncated = not terminated and self._turns >= self._max_turns
         self._ended = terminated or truncated
         texts = [AFTER_SUBMIT if result is None else result.content for result in results]
@@ -97,7 +97,7 @@ class SandboxEnvironment:
         if self._ended:
             verdict = sandbox.grade()
             reward, info["verdict"] = _reward(verdict), verdict.model_dump()
-        observation = Observation(instruction=sandbox.instruction, result="\n\n".join(texts))
+        observation = {"instruction": sandbox.instruction, "result": "\n\n".join(texts)}
         return Transition(observation, reward, terminated, truncated, info)
 
     def close(self) -> None:

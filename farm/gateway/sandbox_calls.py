@@ -1,4 +1,4 @@
-"""Learner sandboxes from the gateway's side: where one is, how one is started, and refusals as problem documents."""
+"""Learner sandboxes in the gateway: start one, find its node, and turn refusals into problem documents."""
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""What gateway and node tell each other about learner sandboxes: plain values that can be pickled."""
+"""Orders and results of learner sandboxes between gateway and node: plain values that can be pickled."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -49,7 +49,8 @@ class SandboxQueue:
     def compare(self, node: Node, beat: Heartbeat, now: float) -> None:
         """Take over what a node lists, and free the slots of sandboxes that it does not list any more.
 
-        A placed sandbox that no heartbeat has listed keeps its slot for ``order_grace_s``: its node may not have begun.
+        A placed sandbox that no heartbeat has listed keeps its slot for ``order_grace_s``, because its node may not
+        have the order yet.
         """
         for sandbox_id, memory_mib in beat.sandboxes.items():
             placed = node.sandboxes.get(sandbox_id)

@@ -1,4 +1,4 @@
-"""Where each learner sandbox is: a gateway that has restarted still finds its node."""
+"""The node of each learner sandbox, so that a gateway that has restarted finds it."""
 
 import json
 from dataclasses import asdict, dataclass

@@ -1,105 +1,30 @@
 """Learner sandboxes over real HTTP, on a node with real sandboxes."""
 
 import asyncio
-import math
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import httpx
 import pytest
 
 from farm.client import FarmClient, RemoteSandbox
-from farm.core.run import TaskRef
-from farm.policy.base import Policy
-from farm.scheduler.admission import AdmissionSettings, Thresholds
-from farm.scheduler.nodes import SchedulerSettings
+from farm.episode import NodeServices, run_episode
 from farm.schemas.problems import PREFIX
-from farm.store import Store
-from farm.tasks import pack, task_ref
-from farm.tasks.validation_file import FitTasks
+from farm.tasks import task_ref
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from tests.support.farm import tiny
-from tests.support.farm.sandbox_farm import SandboxFarm, sandbox_farm, until
+from tests.support.farm.episode_values import EDITOR, Scripted, call, order, say
+from tests.support.farm.sandbox_farm import until
+from tests.support.farm.sandbox_place import LEARNER, OPERATOR, VIEWER, SandboxPlace, bearer, sandbox_place
 from tests.support.gateway_server import running_gateway
-from tests.support.redis_server import running_store
 
 pytestmark = [pytest.mark.docker, pytest.mark.redis]
 
-LEARNER, OPERATOR, VIEWER = "a-learner", "an-operator", "a-viewer"
-NEVER = Thresholds(math.inf, math.inf, math.inf)
-NEVER_PRESSED = SchedulerSettings(admission=AdmissionSettings(NEVER, NEVER, NEVER, NEVER))
-T = TypeVar("T")
-
-
-@dataclass
-class Place:
-    farm: SandboxFarm
-    http: httpx.AsyncClient
-    url: str
-    runtime: OciRuntime
-    image: str
-
-    async def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return await self.http.post(path, json={} if body is None else body, headers=named)
-
-    async def create(self, **fields: Any) -> str:
-        """The path of a new sandbox of the tiny task."""
-        body = fields if "image" in fields else {"task_id": "tiny", "taskset": "demo", **fields}
-        made = await self.post("/v1/sandboxes", body)
-        assert made.status_code == 201, made.text
-        return f"/v1/sandboxes/{made.json()['sandbox_id']}"
-
-    async def run(self, path: str, command: str) -> str:
-        answer = await self.post(f"{path}/exec", {"command": command, "timeout_s": 30.0})
-        assert answer.status_code == 200, answer.text
-        text: str = answer.json()["stdout"]
-        return text
-
-    async def in_client(self, work: Callable[[FarmClient], T]) -> T:
-        def use() -> T:
-            with FarmClient(self.url, OPERATOR) as client:
-                return work(client)
-
-        return await asyncio.to_thread(use)
-
-    async def lives(self) -> int:
-        return len([sandbox async for sandbox in self.runtime.living()])
-
 
 @pytest.fixture
-async def place(tmp_path: Path, oci_runtime: OciRuntime, tiny_image: str) -> AsyncIterator[Place]:
-    (tmp_path / "tasksets" / "demo").mkdir(parents=True)
-    bundle = tiny.task(tiny_image)
-
-    def prepare(path: Path, tools: Sequence[str], fit: FitTasks | None = None, /) -> Sequence[tuple[TaskRef, bytes]]:
-        return [(task_ref(bundle), pack(bundle))]
-
-    async with AsyncExitStack() as stack:
-        store: Store = await stack.enter_async_context(running_store(tmp_path))
-        farm = await stack.enter_async_context(sandbox_farm(store, tmp_path, NEVER_PRESSED))
-        gateway = running_gateway(
-            store,
-            tmp_path,
-            tokens={"learner": LEARNER, "operator": OPERATOR, "viewer": VIEWER},
-            scheduler=farm.scheduler,
-            sandbox_nodes=farm,
-            prepare=prepare,
-        )
-        url = await stack.enter_async_context(gateway)
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=120.0, headers=_as(LEARNER)))
-        await farm.start_node("node-1", oci_runtime)
-        yield Place(farm, http, url, oci_runtime, tiny_image)
-        for name in list(farm.agents):
-            await farm.stop_node(name)
-        assert not [sandbox async for sandbox in oci_runtime.living()], "a sandbox was left behind"
-
-
-def _as(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
+async def place(tmp_path: Path, oci_runtime: OciRuntime, tiny_image: str) -> AsyncIterator[SandboxPlace]:
+    async with sandbox_place(tmp_path, oci_runtime, tiny_image) as place:
+        yield place
 
 
 def problem(response: httpx.Response) -> tuple[int, str]:
@@ -113,7 +38,7 @@ def problem(response: httpx.Response) -> tuple[int, str]:
 # Its life
 
 
-async def test_learner_creates_lists_and_deletes_sandbox(place: Place) -> None:
+async def test_learner_creates_lists_and_deletes_sandbox(place: SandboxPlace) -> None:
     made = await place.post("/v1/sandboxes", {"task_id": "tiny", "taskset": "demo"})
     state = made.json()
     assert (made.status_code, state["node"], state["task_id"]) == (201, "node-1", "tiny")
@@ -134,20 +59,20 @@ async def test_learner_creates_lists_and_deletes_sandbox(place: Place) -> None:
     assert 'farm_sandbox_calls_total{call="create",outcome="ok"} 1.0' in (await place.http.get("/metrics")).text
 
 
-async def test_sandbox_of_image_has_nothing_to_grade(place: Place) -> None:
+async def test_sandbox_of_image_has_nothing_to_grade(place: SandboxPlace) -> None:
     path = await place.create(image="farm-base:1")
     assert "hello" in await place.run(path, "echo hello")
     assert problem(await place.post(f"{path}/grade")) == (422, "not-available")
 
 
-async def test_image_of_no_task_is_refused(place: Place) -> None:
+async def test_image_of_no_task_is_refused(place: SandboxPlace) -> None:
     for image in ("debian:12", place.image, "../etc", "a b"):
         refused = await place.post("/v1/sandboxes", {"image": image})
         assert problem(refused) == (422, "sandbox-refused"), image
     assert place.farm.slots_of_sandboxes == 0
 
 
-async def test_idle_sandbox_warns_and_then_expires(place: Place) -> None:
+async def test_idle_sandbox_warns_and_then_expires(place: SandboxPlace) -> None:
     path = await place.create(idle_s=100.0)
     fresh = (await place.http.get(path)).json()
     assert fresh["warning"] == ""
@@ -161,7 +86,7 @@ async def test_idle_sandbox_warns_and_then_expires(place: Place) -> None:
     assert problem(await place.post(f"{path}/exec", {"argv": ["true"], "timeout_s": 30.0})) == (410, "sandbox-gone")
 
 
-async def test_sandboxes_of_crashed_client_are_removed(place: Place) -> None:
+async def test_sandboxes_of_crashed_client_are_removed(place: SandboxPlace) -> None:
     await place.create(idle_s=100.0)
     await place.create(idle_s=500.0)
     await until(lambda: place.farm.slots_of_sandboxes == 2)
@@ -170,7 +95,7 @@ async def test_sandboxes_of_crashed_client_are_removed(place: Place) -> None:
     assert await place.lives() == 1
 
 
-async def test_busy_sandbox_ends_at_its_timeout(place: Place) -> None:
+async def test_busy_sandbox_ends_at_its_timeout(place: SandboxPlace) -> None:
     path = await place.create(idle_s=100.0, timeout_s=1000.0)
     body = {"command": "touch begun; sleep 600", "timeout_s": 900.0}
     running = asyncio.create_task(place.post(f"{path}/exec", body))
@@ -183,7 +108,7 @@ async def test_busy_sandbox_ends_at_its_timeout(place: Place) -> None:
     await until(lambda: place.farm.slots_of_sandboxes == 0)
 
 
-async def test_no_free_slot_is_refused_or_waited_for(place: Place) -> None:
+async def test_no_free_slot_is_refused_or_waited_for(place: SandboxPlace) -> None:
     paths = [await place.create() for _ in range(3)]
     body = {"task_id": "tiny", "taskset": "demo"}
     refused = await place.post("/v1/sandboxes", body)
@@ -196,7 +121,7 @@ async def test_no_free_slot_is_refused_or_waited_for(place: Place) -> None:
     assert problem(await place.post(f"{paths[1]}/fork")) == (503, "no-slot")
 
 
-async def test_repeated_create_makes_one_sandbox(place: Place) -> None:
+async def test_repeated_create_makes_one_sandbox(place: SandboxPlace) -> None:
     body = {"task_id": "tiny", "taskset": "demo"}
     first = await place.post("/v1/sandboxes", body, idempotency_key="once")
     again = await place.post("/v1/sandboxes", body, idempotency_key="once")
@@ -213,49 +138,42 @@ async def test_repeated_create_makes_one_sandbox(place: Place) -> None:
 # Calls
 
 
-class Recorded(Policy):
-    """Makes one call in each turn, and keeps what it read."""
-
-    def __init__(self, calls: Sequence[tuple[str, str]]) -> None:
-        self.calls = list(calls)
-        self.turn = 0
-
-
-async def test_tool_results_equal_those_of_toolset(place: Place, tiny_image: str) -> None:
-    """Arguments that are malformed, misspelt or refused give the text that a policy of an episode reads."""
-    from farm.tasks import policy_spec
-    from sandboxes.tools import Toolset
-
+async def test_tool_results_equal_those_of_episode(place: SandboxPlace, tiny_image: str) -> None:
+    """Also for arguments that are malformed, misspelt or refused, and for tools that do not exist."""
     calls = [
-        ("bash", '{"command": "cd / && pwd"}'),
-        ("bash", '{"command": "pwd; exit 3"}'),
-        ("bash", '{"command": '),
-        ("bash", '{"comand": "ls"}'),
-        ("bash", "[]"),
-        ("edit", '{"path": "tiny.py", "old": "41", "new": "42"}'),
-        ("no such/tool", "{}"),
-        ("..", "{}"),
-        ("grep", '{"pattern": "answer"}'),
-        ("submit", "{}"),
+        call("bash", {"command": "cd / && pwd"}),
+        call("bash", {"command": "pwd; exit 3"}),
+        call("bash", '{"command": '),
+        call("bash", {"comand": "ls"}),
+        call("bash", "[]"),
+        call(EDITOR, {"command": "str_replace", "path": "/repo/tiny.py", "old_str": "41", "new_str": "42"}),
+        call(EDITOR, {"command": "str_replace", "path": "/repo/tiny.py", "old_str": "41", "new_str": "42"}),
+        call("no such/tool"),
+        call(".."),
+        call("grep", {"pattern": "answer"}),
+        call("submit"),
     ]
     path = await place.create()
     bundle = tiny.task(tiny_image)
-    toolset = Toolset.of(())
-    async with place.runtime.scope(policy_spec(bundle.task, labels={})) as sandbox:
-        expected = [await toolset.call(sandbox, name, arguments, timeout_s=180) for name, arguments in calls]
+    assignment = order(task=task_ref(bundle))
+    policy = Scripted(*(say(one) for one in calls))
+    rollout = await run_episode(assignment, bundle, policy, NodeServices("node-1", place.runtime))
+    uses = [use for turn in rollout.turns for use in turn.tool_uses]
 
-    def use(client: FarmClient) -> list[tuple[str, str | None, bool]]:
+    def use(client: FarmClient) -> tuple[list[tuple[str, str | None]], float | None]:
         remote = client.sandboxes.get(path.rpartition("/")[2])
-        answers = [remote.call_tool(name, arguments) for name, arguments in calls]
-        return [(answer.content, answer.error_kind, answer.done) for answer in answers]
+        answers = [remote.call_tool(one.name, one.arguments) for one in calls]
+        assert [answer.done for answer in answers] == [False] * 10 + [True]
+        return [(answer.content, answer.error_kind) for answer in answers], remote.grade().reward
 
-    found = await place.in_client(use)
-    assert found == [(one.content, one.error_kind, one.done) for one in expected]
+    found, reward = await place.in_client(use)
+    assert found == [(one.result, one.error_kind) for one in uses]
+    assert reward == rollout.reward == 1.0
     direct = await place.post(f"{path}/tools/nonsense", {"arguments": {}})
     assert problem(direct) == (404, "unknown-tool")
 
 
-async def test_exec_bounds_output_and_takes_stdin(place: Place) -> None:
+async def test_exec_bounds_output_and_takes_stdin(place: SandboxPlace) -> None:
     path = await place.create()
     body = {"command": 'cat; echo "$A" >&2; pwd', "timeout_s": 30.0, "stdin": "in\n", "env": {"A": "b"}, "cwd": "/tmp"}
     answer = (await place.post(f"{path}/exec", body)).json()
@@ -267,7 +185,7 @@ async def test_exec_bounds_output_and_takes_stdin(place: Place) -> None:
     assert (late["exit_code"], late["timed_out"]) == (None, True)
 
 
-async def test_files_are_written_and_read_as_bytes(place: Place) -> None:
+async def test_files_are_written_and_read_as_bytes(place: SandboxPlace) -> None:
     path = await place.create()
     content = bytes(range(256)) * 4096
     octets = {"Content-Type": "application/octet-stream"}
@@ -283,7 +201,7 @@ async def test_files_are_written_and_read_as_bytes(place: Place) -> None:
     assert problem(await place.http.get(f"{path}/files", params={"path": "large"})) == (413, "too-large")
 
 
-async def test_fork_shares_nothing_with_its_original(place: Place) -> None:
+async def test_fork_shares_nothing_with_its_original(place: SandboxPlace) -> None:
     path = await place.create(idle_s=300.0)
     await place.run(path, "echo original > a")
     forked = await place.post(f"{path}/fork")
@@ -299,7 +217,7 @@ async def test_fork_shares_nothing_with_its_original(place: Place) -> None:
 # Grading
 
 
-async def test_solved_work_earns_one_and_untouched_zero(place: Place) -> None:
+async def test_solved_work_earns_one_and_untouched_zero(place: SandboxPlace) -> None:
     path = await place.create()
     untouched = (await place.post(f"{path}/grade")).json()
     assert (untouched["verdict"], untouched["reward"]) == ("unresolved", 0.0)
@@ -313,7 +231,7 @@ async def test_solved_work_earns_one_and_untouched_zero(place: Place) -> None:
     assert await place.lives() == 1, "what graded is gone"
 
 
-async def test_work_lost_from_inside_earns_zero(place: Place) -> None:
+async def test_work_lost_from_inside_earns_zero(place: SandboxPlace) -> None:
     path = await place.create()
     eat = "x = bytearray()\nwhile True: x.extend(bytes(64 << 20))"
     await place.post(f"{path}/exec", {"command": f"kill -9 1; kill -9 -1; python3 -c '{eat}'", "timeout_s": 60.0})
@@ -322,13 +240,13 @@ async def test_work_lost_from_inside_earns_zero(place: Place) -> None:
     assert graded.json()["reward"] == 0.0
 
 
-async def test_removed_workspace_earns_zero(place: Place) -> None:
+async def test_removed_workspace_earns_zero(place: SandboxPlace) -> None:
     path = await place.create()
     await place.run(path, "cd / && rm -rf /repo")
     assert (await place.post(f"{path}/grade")).json()["reward"] == 0.0
 
 
-async def test_changed_rules_change_the_reward(place: Place) -> None:
+async def test_changed_rules_change_the_reward(place: SandboxPlace) -> None:
     path = await place.create()
     await place.run(path, "echo 'def answer(): return 42' > tiny.py")
     kept = await place.farm.store.rules.put('name = "double"\n[weights]\nverdict = 2.0\n', current=False)
@@ -340,7 +258,7 @@ async def test_changed_rules_change_the_reward(place: Place) -> None:
 # Refusals
 
 
-async def test_malformed_requests_are_problem_documents(place: Place) -> None:
+async def test_malformed_requests_are_problem_documents(place: SandboxPlace) -> None:
     path = await place.create()
     octets = {"Content-Type": "application/octet-stream"}
     unknown = "/v1/sandboxes/sb-000000000000"
@@ -389,20 +307,20 @@ async def test_malformed_requests_are_problem_documents(place: Place) -> None:
     assert await place.run(path, "echo still here") == "still here\n"
 
 
-async def test_viewer_may_only_read(place: Place) -> None:
+async def test_viewer_may_only_read(place: SandboxPlace) -> None:
     path = await place.create()
-    viewer = {"headers": _as(VIEWER)}
-    assert (await place.http.get(path, **viewer)).status_code == 200
+    viewer = bearer(VIEWER)
+    assert (await place.http.get(path, headers=viewer)).status_code == 200
     for method, target in (("POST", "/v1/sandboxes"), ("POST", f"{path}/grade"), ("DELETE", path)):
-        body = {"json": {"task_id": "tiny"}} if method == "POST" and target == "/v1/sandboxes" else {}
-        assert problem(await place.http.request(method, target, **viewer, **body)) == (403, "forbidden")
-    assert problem(await place.http.get(f"{path}/files", params={"path": "a"}, **viewer)) == (403, "forbidden")
+        body = {"task_id": "tiny"} if target == "/v1/sandboxes" else None
+        assert problem(await place.http.request(method, target, headers=viewer, json=body)) == (403, "forbidden")
+    assert problem(await place.http.get(f"{path}/files", params={"path": "a"}, headers=viewer)) == (403, "forbidden")
 
 
 # Restarts and drain
 
 
-async def test_restarted_agent_answers_that_sandbox_is_gone(place: Place) -> None:
+async def test_restarted_agent_answers_that_sandbox_is_gone(place: SandboxPlace) -> None:
     path = await place.create()
     await place.farm.stop_node("node-1")
     assert problem(await place.http.get(path)) == (410, "sandbox-gone")
@@ -413,7 +331,7 @@ async def test_restarted_agent_answers_that_sandbox_is_gone(place: Place) -> Non
     await place.create()
 
 
-async def test_restarted_scheduler_learns_living_sandboxes(place: Place) -> None:
+async def test_restarted_scheduler_learns_living_sandboxes(place: SandboxPlace) -> None:
     path = await place.create()
     await until(lambda: place.farm.slots_of_sandboxes == 1)
     await place.farm.restart_scheduler()
@@ -421,7 +339,7 @@ async def test_restarted_scheduler_learns_living_sandboxes(place: Place) -> None
     assert await place.run(path, "echo on") == "on\n"
 
 
-async def test_restarted_gateway_finds_living_sandbox(place: Place, tmp_path: Path) -> None:
+async def test_restarted_gateway_finds_living_sandbox(place: SandboxPlace, tmp_path: Path) -> None:
     path = await place.create()
     other = running_gateway(
         place.farm.store,
@@ -430,15 +348,15 @@ async def test_restarted_gateway_finds_living_sandbox(place: Place, tmp_path: Pa
         scheduler=place.farm.scheduler,
         sandbox_nodes=place.farm,
     )
-    async with other as url, httpx.AsyncClient(base_url=url, headers=_as(LEARNER), timeout=60.0) as http:
+    async with other as url, httpx.AsyncClient(base_url=url, headers=bearer(LEARNER), timeout=60.0) as http:
         answer = await http.post(f"{path}/exec", json={"argv": ["echo", "found"], "timeout_s": 30.0})
     assert answer.json()["stdout"] == "found\n"
 
 
-async def test_draining_node_lets_sandboxes_run_out(place: Place) -> None:
+async def test_draining_node_lets_sandboxes_run_out(place: SandboxPlace) -> None:
     path = await place.create(idle_s=100.0)
-    operator = {"headers": _as(OPERATOR)}
-    assert (await place.http.post("/v1/nodes/node-1/drain", json={}, **operator)).status_code == 200
+    drained = await place.http.post("/v1/nodes/node-1/drain", json={}, headers=bearer(OPERATOR))
+    assert drained.status_code == 200
     assert problem(await place.post("/v1/sandboxes", {"image": "farm-base:1"})) == (503, "no-slot")
     place.farm.pass_time(90.0)
     used = await place.post(f"{path}/exec", {"argv": ["true"], "timeout_s": 30.0})
@@ -450,7 +368,7 @@ async def test_draining_node_lets_sandboxes_run_out(place: Place) -> None:
 # The client
 
 
-async def test_client_context_deletes_its_sandbox(place: Place) -> None:
+async def test_client_context_deletes_its_sandbox(place: SandboxPlace) -> None:
     def use(client: FarmClient) -> float | None:
         with client.sandboxes.create("tiny", taskset="demo") as sandbox:
             assert isinstance(sandbox, RemoteSandbox)
