@@ -22,10 +22,10 @@ _POLL_S = 1.0
 
 def nodes_table(nodes: "Iterable[NodeAnswer]") -> Table:
     """Return a table with a row for each node."""
-    names = ("node", "state", "running", "slots", "load per core", "memory", "disk", "note")
+    names = ("node", "state", "running", "sandboxes", "slots", "load per core", "memory", "disk", "note")
     table = Table(*names, box=None, pad_edge=False)
     for node in nodes:
-        counts = (str(node.running), str(node.slots))
+        counts = (str(node.running), str(node.sandboxes), str(node.slots))
         loads = (f"{node.cpu_load:.1f}", f"{node.memory_load:.0%}", f"{node.disk_load:.0%}")
         known = (*counts, *loads) if node.state != "lost" else ("-",) * len((*counts, *loads))
         table.add_row(node.node_id, node.state, *known, node.why)

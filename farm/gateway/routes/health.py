@@ -81,7 +81,7 @@ class GatewayMetrics:
         self.waiters = Gauge("farm_lease_waiters", "Learners that wait for a group", registry=self.registry)
         self.sandbox_calls = Counter(
             "farm_sandbox_calls",
-            "Calls of learner sandboxes by their outcome: ok, or the type of the problem",
+            "Calls of learner sandboxes; outcome: ok, or the problem",
             ("call", "outcome"),
             registry=self.registry,
         )
