@@ -50,12 +50,12 @@ def drain(
     config: ConfigFile = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Give a node no more episodes, and wait until its running ones have ended."""
+    """Give a node no more episodes, and wait until its running ones and its learner sandboxes have ended."""
     with connected(read_config(config, state_dir)) as client:
         node = client.drain_node(node_id)
         with progress_console.status(f"draining {node_id}") as shown:
-            while node.running and not no_wait:
-                shown.update(f"draining {node_id}: {node.running} episodes run")
+            while (node.running or node.sandboxes) and not no_wait:
+                shown.update(f"draining {node_id}: {node.running} episodes and {node.sandboxes} sandboxes run")
                 time.sleep(_POLL_S)
                 found = [one for one in client.nodes() if one.node_id == node_id]
                 if not found:

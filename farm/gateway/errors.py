@@ -42,6 +42,7 @@ _TITLES: Mapping[ProblemType, tuple[int, str]] = {
     ProblemType.SCHEDULER_UNAVAILABLE: (503, "The scheduler is away"),
     ProblemType.SANDBOX_GONE: (410, "The sandbox is gone"),
     ProblemType.SANDBOX_REFUSED: (422, "No such sandbox can be started"),
+    ProblemType.SANDBOX_BUSY: (503, "The sandbox runs as many calls as it may"),
     ProblemType.UNKNOWN_TOOL: (404, "The sandbox has no such tool"),
     ProblemType.PATH_REFUSED: (422, "The path cannot be used"),
     ProblemType.NO_SLOT: (503, "No node has a free slot"),

@@ -32,6 +32,7 @@ _KINDS: Mapping[RefusalKind, ProblemType] = {
     RefusalKind.PATH: ProblemType.PATH_REFUSED,
     RefusalKind.SPEC: ProblemType.SANDBOX_REFUSED,
     RefusalKind.NO_SLOT: ProblemType.NO_SLOT,
+    RefusalKind.BUSY: ProblemType.SANDBOX_BUSY,
     RefusalKind.MACHINE: ProblemType.NODE_UNAVAILABLE,
 }
 
@@ -103,7 +104,7 @@ def _refusal(error: SandboxRefused, record: SandboxRecord) -> ApiError:
         detail = f"the sandbox {record.sandbox_id} is gone: the agent of the node {record.node_id} has restarted"
     if kind is ProblemType.SANDBOX_GONE:
         detail = f"{detail}; create another"
-    headers = _RETRY if kind in (ProblemType.NO_SLOT, ProblemType.NODE_UNAVAILABLE) else {}
+    headers = _RETRY if error.kind in (RefusalKind.NO_SLOT, RefusalKind.BUSY, RefusalKind.MACHINE) else {}
     return ApiError(kind, detail, headers=headers)
 
 

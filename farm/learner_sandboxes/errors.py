@@ -20,6 +20,8 @@ class RefusalKind(StrEnum):
     SPEC = "spec"
     """No sandbox starts with this task or image, here or on another node."""
     NO_SLOT = "no-slot"
+    BUSY = "busy"
+    """The sandbox runs as many calls as it may."""
     MACHINE = "machine"
     """The machine failed; a repeated call may succeed."""
 

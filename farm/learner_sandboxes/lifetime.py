@@ -38,9 +38,9 @@ class Lifetime:
         self.used_at = now
 
     def drain(self, now: float) -> None:
-        """Stop calls from prolonging the life. A second call has no effect."""
+        """Stop calls from prolonging the life, and end it after ``IDLE_S`` at the latest. A second drain has no effect."""
         if math.isinf(self.drain_ends_at):
-            self.drain_ends_at = now + self.idle_s
+            self.drain_ends_at = now + min(self.idle_s, IDLE_S)
 
     def resume(self) -> None:
         self.drain_ends_at = math.inf

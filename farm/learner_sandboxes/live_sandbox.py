@@ -22,6 +22,9 @@ from sandboxes.tools import Toolset
 MOST_KEPT_RESULTS = 32
 """Results that a sandbox keeps for repeated calls. The largest one has about half a MiB."""
 
+MOST_RUNNING_CALLS = 8
+"""Calls of a sandbox at the same time: as many as an episode runs side by side."""
+
 Result = TypeVar("Result")
 Clock = Callable[[], float]
 
@@ -129,11 +132,12 @@ class LiveSandbox:
         """Run ``work``, or return the result of the earlier call with the same ``key``.
 
         The work goes on if the caller leaves, so that a repeated call finds its result. Raises SandboxRefused if the
-        sandbox ends first.
+        sandbox ends first, or if too many calls run.
         """
         place = await self.place()
         task: asyncio.Task[Result] | None = self._kept.get(key)
         if task is None:
+            self._check_free()
             task = self._start(key or secrets.token_hex(8), work(place), kept=bool(key))
         await asyncio.wait({task})
         if task.cancelled():
@@ -149,9 +153,16 @@ class LiveSandbox:
         finally:
             self.lifetime.call_ended(self._clock())
 
-    def _start(self, key: str, work: Awaitable[Result], *, kept: bool) -> asyncio.Task[Result]:
+    def _check_free(self) -> None:
         if self.why_ended:
             raise self.gone()
+        if len(self._calls) >= MOST_RUNNING_CALLS:
+            detail = (
+                f"the sandbox {self.order.sandbox_id} runs {MOST_RUNNING_CALLS} calls; repeat the call when one ends"
+            )
+            raise SandboxRefused(RefusalKind.BUSY, detail)
+
+    def _start(self, key: str, work: Awaitable[Result], *, kept: bool) -> asyncio.Task[Result]:
         task = asyncio.ensure_future(self._counted(work))
         self._calls.add(task)
         if kept:

@@ -39,6 +39,7 @@ class ProblemType(StrEnum):
     SCHEDULER_UNAVAILABLE = "scheduler-unavailable"
     SANDBOX_GONE = "sandbox-gone"
     SANDBOX_REFUSED = "sandbox-refused"
+    SANDBOX_BUSY = "sandbox-busy"
     UNKNOWN_TOOL = "unknown-tool"
     PATH_REFUSED = "path-refused"
     NO_SLOT = "no-slot"

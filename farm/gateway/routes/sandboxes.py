@@ -18,6 +18,8 @@ from farm.learner_sandboxes import (
     CreateSandbox,
     ExecCommand,
     GradeResult,
+    NodeAway,
+    SandboxNodes,
     SandboxState,
     WriteFile,
 )
@@ -41,7 +43,7 @@ from farm.schemas.sandbox_requests import (
     GradeBody,
     ToolCallBody,
 )
-from farm.store import SandboxRecord, Store
+from farm.store import Store
 from sandboxes.interface import Capture
 from sandboxes.spec import SandboxLimits
 
@@ -87,10 +89,10 @@ async def list_sandboxes(request: Request, role: AsViewer) -> SandboxesAnswer:
 
 async def _of_node(request: Request, node_id: str) -> tuple[SandboxState, ...] | None:
     """Return the sandboxes of a node; None if it does not answer."""
-    record = SandboxRecord("", node_id, TaskRef("", "", "", 0, 0.0))
+    nodes: SandboxNodes = request.app.state.sandbox_nodes
     try:
-        return await on_node(request, record, lambda host: host.list())
-    except ApiError:
+        return await (await nodes.host(node_id)).list()
+    except NodeAway:
         return None
 
 
@@ -222,13 +224,13 @@ async def fork_sandbox(
 ) -> SandboxAnswer:
     """Start a copy of a sandbox on the same node, with its files and without its processes. It takes another slot."""
     wished = body or ForkBody()
+    store: Store = request.app.state.store
 
     async def work() -> SandboxState:
-        source = await find_record(request, sandbox_id)
-        await on_node(request, source, lambda host: host.get(sandbox_id))
-        order = CreateSandbox(
-            new_sandbox_id(request), source.task, (), wished.timeout_s, wished.idle_s, fork_of=sandbox_id
-        )
+        source, fork_id = await find_record(request, sandbox_id), new_sandbox_id(request)
+        if await store.sandboxes.get(fork_id) is None:  # else the request is repeated, and the source may be gone
+            await on_node(request, source, lambda host: host.get(sandbox_id))
+        order = CreateSandbox(fork_id, source.task, (), wished.timeout_s, wished.idle_s, fork_of=sandbox_id)
         return await start(request, order, wait_s=wished.wait_s, node_id=source.node_id)
 
     return _described(await counted(request, "fork", work()))

@@ -214,6 +214,18 @@ async def test_fork_shares_nothing_with_its_original(place: SandboxPlace) -> Non
     assert place.farm.agents["node-1"].sandboxes.slots_held.keys() == {copy.rpartition("/")[2]}
 
 
+async def test_ninth_call_at_once_is_refused(place: SandboxPlace) -> None:
+    path = await place.create()
+    body = {"argv": ["sleep", "600"], "timeout_s": 900.0}
+    running = [asyncio.create_task(place.post(f"{path}/exec", body)) for _ in range(8)]
+    while (busy := await place.http.get(f"{path}/files", params={"path": "tiny.py"})).status_code == 200:
+        pass
+    assert problem(busy) == (503, "sandbox-busy")
+    await place.http.delete(path)
+    for ended in await asyncio.gather(*running):
+        assert problem(ended) == (410, "sandbox-gone")
+
+
 # Grading
 
 

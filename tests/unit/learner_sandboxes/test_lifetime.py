@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.learner_sandboxes.lifetime import Lifetime
+from farm.learner_sandboxes.lifetime import IDLE_S, Lifetime
 
 
 def life(*, idle_s: float = 100.0, timeout_s: float = 1000.0) -> Lifetime:
@@ -45,6 +45,12 @@ def test_drain_stops_calls_from_prolonging_life() -> None:
     assert one.reason(140.0) == "its node drains"
     one.resume()
     assert one.expires_at(140.0) == 240.0
+
+
+def test_drain_does_not_wait_for_long_idle_time() -> None:
+    one = life(idle_s=5000.0, timeout_s=9000.0)
+    one.drain(50.0)
+    assert one.expires_at(60.0) == 50.0 + IDLE_S
 
 
 @pytest.mark.parametrize(("now", "warning"), [(80.0, ""), (81.0, "the sandbox expires in 19 s, when it has no calls")])

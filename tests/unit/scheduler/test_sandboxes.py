@@ -44,19 +44,8 @@ class Timeline:
         return {name for node in self.scheduler.fleet for name in node.sandboxes}
 
 
-def listing(node_id: str, *names: str, slots: int = 2, running: dict[str, int] | None = None) -> Heartbeat:
-    base = beat(node_id, slots=slots, running=running)
-    return Heartbeat(
-        base.node_id,
-        base.incarnation,
-        base.slots,
-        base.cpus,
-        base.memory_mib,
-        base.memory_available_mib,
-        base.load,
-        base.running,
-        sandboxes=dict.fromkeys(names, 100),
-    )
+def listing(node_id: str, *names: str, slots: int = 2) -> Heartbeat:
+    return beat(node_id, slots=slots, sandboxes=dict.fromkeys(names, 100))
 
 
 def test_episodes_and_sandboxes_share_the_slots() -> None:
