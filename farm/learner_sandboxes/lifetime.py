@@ -38,7 +38,7 @@ class Lifetime:
         self.used_at = now
 
     def drain(self, now: float) -> None:
-        """Stop calls from prolonging the life, and end it after ``IDLE_S`` at the latest. A second drain has no effect."""
+        """Stop calls from prolonging the life, and end it after ``IDLE_S`` at the latest. Idempotent."""
         if math.isinf(self.drain_ends_at):
             self.drain_ends_at = now + min(self.idle_s, IDLE_S)
 

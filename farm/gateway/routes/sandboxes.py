@@ -44,10 +44,10 @@ from farm.schemas.sandbox_requests import (
     ToolCallBody,
 )
 from farm.store import Store
+from farm.tasks.healthcheck import SHELL
 from sandboxes.interface import Capture
 from sandboxes.spec import SandboxLimits
 
-SHELL = ("/.farm/bin/bash", "-c")
 _ANY_IMAGE = SandboxLimits()
 
 router = APIRouter(prefix="/v1/sandboxes", route_class=IdempotentRoute, tags=["sandboxes"])
