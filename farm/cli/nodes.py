@@ -22,10 +22,10 @@ _POLL_S = 1.0
 
 def nodes_table(nodes: "Iterable[NodeAnswer]") -> Table:
     """Return a table with a row for each node."""
-    names = ("node", "state", "running", "slots", "load per core", "memory", "disk", "note")
+    names = ("node", "state", "running", "sandboxes", "slots", "load per core", "memory", "disk", "note")
     table = Table(*names, box=None, pad_edge=False)
     for node in nodes:
-        counts = (str(node.running), str(node.slots))
+        counts = (str(node.running), str(node.sandboxes), str(node.slots))
         loads = (f"{node.cpu_load:.1f}", f"{node.memory_load:.0%}", f"{node.disk_load:.0%}")
         known = (*counts, *loads) if node.state != "lost" else ("-",) * len((*counts, *loads))
         table.add_row(node.node_id, node.state, *known, node.why)
@@ -50,12 +50,12 @@ def drain(
     config: ConfigFile = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Give a node no more episodes, and wait until its running ones have ended."""
+    """Give a node no more episodes, and wait until its running ones and its learner sandboxes have ended."""
     with connected(read_config(config, state_dir)) as client:
         node = client.drain_node(node_id)
         with progress_console.status(f"draining {node_id}") as shown:
-            while node.running and not no_wait:
-                shown.update(f"draining {node_id}: {node.running} episodes run")
+            while (node.running or node.sandboxes) and not no_wait:
+                shown.update(f"draining {node_id}: {node.running} episodes and {node.sandboxes} sandboxes run")
                 time.sleep(_POLL_S)
                 found = [one for one in client.nodes() if one.node_id == node_id]
                 if not found:

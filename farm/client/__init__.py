@@ -1,8 +1,9 @@
 """The client of the farm's HTTP API, for learners and for the commands.
 
 ``client`` has ``FarmClient`` with a method for each route. ``http`` sends a request, retries it while the gateway is
-away, and turns a refusal into an error. The pages are
-farm/docs/learner.md and farm/docs/architecture/gateway.md.
+away, and turns a refusal into an error. ``sandboxes`` has the sandboxes that a caller steps itself, and
+``environment`` an environment in Gymnasium's style on them. The pages are farm/docs/learner.md,
+farm/docs/learner-sandboxes.md and farm/docs/architecture/gateway.md.
 """
 
 from farm.client.client import (
@@ -15,6 +16,8 @@ from farm.client.client import (
     LeaseLost,
     Unreadable,
 )
+from farm.client.environment import SandboxEnvironment
+from farm.client.sandboxes import RemoteSandbox, SandboxesClient
 
 __all__ = [
     "FarmClient",
@@ -24,5 +27,8 @@ __all__ = [
     "InvalidResponse",
     "Lease",
     "LeaseLost",
+    "RemoteSandbox",
+    "SandboxEnvironment",
+    "SandboxesClient",
     "Unreadable",
 ]

@@ -11,7 +11,6 @@ FarmError
 └── Unreadable           a stored record cannot be read; other records are not affected
 """
 
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,14 +26,15 @@ from farm.client.http import (
     InvalidResponse,
     LeaseLost,
     Unreadable,
+    id_part,
     packed,
     plain,
 )
+from farm.client.sandboxes import SandboxesClient
 from farm.core.rollout import Rollout
 from farm.gateway_tokens import token_for
 from farm.schemas.media_types import FRAMED_TYPE, MSGPACK_TYPE
 from farm.schemas.msgpack_encoding import MalformedRecord
-from farm.schemas.problems import PREFIX, Problem, ProblemType
 from farm.schemas.responses import (
     DeletedAnswer,
     DeletedPolicyAnswer,
@@ -66,8 +66,6 @@ __all__ = [
     "Unreadable",
 ]
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -98,7 +96,7 @@ class FarmClient:
 
     Every call that changes something carries an Idempotency-Key. It is retried for up to ``retry_s`` while the gateway
     cannot be reached, answers 503, or closes the connection early. ``on_wait`` is called with the reason before the
-    first retry of a call. Every method may raise FarmError.
+    first retry of a call. Every method may raise FarmError. ``sandboxes`` makes sandboxes that the caller steps itself.
     """
 
     def __init__(
@@ -111,6 +109,7 @@ class FarmClient:
     ) -> None:
         self._exchange = HttpSession(url, token_for(url) if token is None else token, retry_s=retry_s, on_wait=on_wait)
         self.url = self._exchange.url
+        self.sandboxes = SandboxesClient(self._exchange)
 
     def __enter__(self) -> Self:
         return self
@@ -171,24 +170,24 @@ class FarmClient:
         return self._exchange.post(RunAnswer, "/v1/runs", given, answer_s=prepare_s)
 
     def run(self, run_id: str) -> RunAnswer:
-        return self._exchange.get(RunAnswer, f"/v1/runs/{_part(run_id)}")
+        return self._exchange.get(RunAnswer, f"/v1/runs/{id_part(run_id)}")
 
     def runs(self) -> tuple[RunAnswer, ...]:
         """Return all runs, newest first."""
         return self._exchange.get(RunsAnswer, "/v1/runs").runs
 
     def pause(self, run_id: str) -> RunAnswer:
-        return self._exchange.post(RunAnswer, f"/v1/runs/{_part(run_id)}/pause")
+        return self._exchange.post(RunAnswer, f"/v1/runs/{id_part(run_id)}/pause")
 
     def resume(self, run_id: str) -> RunAnswer:
-        return self._exchange.post(RunAnswer, f"/v1/runs/{_part(run_id)}/resume")
+        return self._exchange.post(RunAnswer, f"/v1/runs/{id_part(run_id)}/resume")
 
     def cancel(self, run_id: str) -> RunAnswer:
-        return self._exchange.post(RunAnswer, f"/v1/runs/{_part(run_id)}/cancel")
+        return self._exchange.post(RunAnswer, f"/v1/runs/{id_part(run_id)}/cancel")
 
     def delete_run(self, run_id: str) -> None:
         """Delete an ended run with its rollouts. Raises FarmError, also while a lease holds groups of the run."""
-        self._exchange.delete(DeletedAnswer, f"/v1/runs/{_part(run_id)}")
+        self._exchange.delete(DeletedAnswer, f"/v1/runs/{id_part(run_id)}")
 
     def wait_run(self, run_id: str, *, poll_s: float = 0.5) -> Iterator[RunAnswer]:
         """Yield the run whenever it changes; the last one yielded has ended."""
@@ -211,7 +210,7 @@ class FarmClient:
     def drain_node(self, node_id: str, *, drain: bool = True) -> NodeAnswer:
         """Give a node no more episodes, or, if ``drain`` is false, give it some again. Running episodes go on."""
         word = "drain" if drain else "resume"
-        return self._exchange.post(NodeAnswer, f"/v1/nodes/{_part(node_id)}/{word}")
+        return self._exchange.post(NodeAnswer, f"/v1/nodes/{id_part(node_id)}/{word}")
 
     # Policies
 
@@ -224,10 +223,10 @@ class FarmClient:
         """
         body = {"version": version, "endpoints": endpoints, "model": model}
         given = {key: value for key, value in body.items() if value is not None}
-        return plain(PolicyDocumentAnswer, self._exchange.send("PUT", f"/v1/policies/{_part(name)}", json=given))
+        return plain(PolicyDocumentAnswer, self._exchange.send("PUT", f"/v1/policies/{id_part(name)}", json=given))
 
     def policy(self, name: str) -> PolicyDocumentAnswer:
-        return self._exchange.get(PolicyDocumentAnswer, f"/v1/policies/{_part(name)}")
+        return self._exchange.get(PolicyDocumentAnswer, f"/v1/policies/{id_part(name)}")
 
     def policies(self) -> tuple[PolicyDocumentAnswer, ...]:
         """Return all policies, in the order of their names."""
@@ -235,14 +234,14 @@ class FarmClient:
 
     def pause_policy(self, name: str) -> PolicyDocumentAnswer:
         """Request no more replies of a policy until it is resumed, for example while its weights change."""
-        return self._exchange.post(PolicyDocumentAnswer, f"/v1/policies/{_part(name)}/pause")
+        return self._exchange.post(PolicyDocumentAnswer, f"/v1/policies/{id_part(name)}/pause")
 
     def resume_policy(self, name: str) -> PolicyDocumentAnswer:
-        return self._exchange.post(PolicyDocumentAnswer, f"/v1/policies/{_part(name)}/resume")
+        return self._exchange.post(PolicyDocumentAnswer, f"/v1/policies/{id_part(name)}/resume")
 
     def delete_policy(self, name: str) -> None:
         """Delete a policy. Raises FarmError, also while a live run uses it."""
-        self._exchange.delete(DeletedPolicyAnswer, f"/v1/policies/{_part(name)}")
+        self._exchange.delete(DeletedPolicyAnswer, f"/v1/policies/{id_part(name)}")
 
     # Leases
 
@@ -304,14 +303,14 @@ class FarmClient:
         return None if response.status == 204 else packed(LeaseAnswer, response)
 
     def ack(self, lease_id: str) -> SettledAnswer:
-        return self._exchange.post(SettledAnswer, f"/v1/leases/{_part(lease_id)}/ack")
+        return self._exchange.post(SettledAnswer, f"/v1/leases/{id_part(lease_id)}/ack")
 
     def nack(self, lease_id: str) -> SettledAnswer:
-        return self._exchange.post(SettledAnswer, f"/v1/leases/{_part(lease_id)}/nack")
+        return self._exchange.post(SettledAnswer, f"/v1/leases/{id_part(lease_id)}/nack")
 
     def extend(self, lease_id: str, lease_s: float | None = None) -> ExtendedAnswer:
         return self._exchange.post(
-            ExtendedAnswer, f"/v1/leases/{_part(lease_id)}/extend", {"lease_s": lease_s} if lease_s else {}
+            ExtendedAnswer, f"/v1/leases/{id_part(lease_id)}/extend", {"lease_s": lease_s} if lease_s else {}
         )
 
     # Rollouts
@@ -342,7 +341,7 @@ class FarmClient:
 
     def rollout(self, rollout_id: str) -> Rollout:
         """Return one rollout with its tokens. Raises Unreadable."""
-        response = self._exchange.send("GET", f"/v1/rollouts/{_part(rollout_id)}", headers={"Accept": MSGPACK_TYPE})
+        response = self._exchange.send("GET", f"/v1/rollouts/{id_part(rollout_id)}", headers={"Accept": MSGPACK_TYPE})
         try:
             return from_msgpack(RolloutRecord, response.content).to_core()
         except MalformedRecord as error:
@@ -350,7 +349,7 @@ class FarmClient:
 
     def turns(self, rollout_id: str) -> Sidecar:
         """Return the turns, opening messages, patch, and the reward's reason. Raises Unreadable."""
-        return self._exchange.get(Sidecar, f"/v1/rollouts/{_part(rollout_id)}/turns")
+        return self._exchange.get(Sidecar, f"/v1/rollouts/{id_part(rollout_id)}/turns")
 
     # Rewards
 
@@ -373,11 +372,3 @@ class FarmClient:
             if answer.next is None:
                 return
             body |= {"first": answer.next, "version": answer.version}
-
-
-def _part(name: str) -> str:
-    """Return an id as one part of a path. Raises FarmError for an id that would lead to another path."""
-    if not _ID.fullmatch(name):
-        kind, detail = PREFIX + ProblemType.NOT_FOUND, f"{name[:100]!r} is no id"
-        raise FarmError(Problem(type=kind, title="There is no such thing", status=404, detail=detail))
-    return name

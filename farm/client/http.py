@@ -1,5 +1,6 @@
 """One request to the gateway: sent, retried, and read as its answer or as an error."""
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -54,6 +55,7 @@ class InvalidResponse(FarmError):
     """Raised for an answer that is not from a farm's gateway, or that cannot be read."""
 
 
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _UNREADABLE = PREFIX + ProblemType.UNREADABLE
 _KINDS = {PREFIX + ProblemType.LEASE_LOST: LeaseLost, _UNREADABLE: Unreadable}
 
@@ -189,3 +191,11 @@ def packed(kind: type[Answer], answered: HttpResponse) -> Answer:
         return kind.model_validate(unpack(answered.content), from_attributes=False)
     except (MalformedRecord, ValidationError) as error:
         raise nonsense(answered, str(error).splitlines()[0]) from None
+
+
+def id_part(name: str) -> str:
+    """Return an id as one part of a path. Raises FarmError for an id that would lead to another path."""
+    if not _ID.fullmatch(name):
+        kind, detail = PREFIX + ProblemType.NOT_FOUND, f"{name[:100]!r} is no id"
+        raise FarmError(Problem(type=kind, title="There is no such thing", status=404, detail=detail))
+    return name

@@ -70,6 +70,16 @@ class SchedulerActor:
         """Return the URL of the store that all nodes share, for nodes that join."""
         return self._plan.redis_url
 
+    async def agent_name(self, node_id: str) -> str | None:
+        """Return the name of the actor of a node's agent.
+
+        None: the farm has no such node. "": this scheduler has just started, and the node may not have reported yet.
+        """
+        service = await self._service()
+        if service.has_node(node_id):
+            return self._names.get(node_id, "")
+        return None if service.knows_all_nodes else ""
+
     async def tell(self, node_id: str, agent: str, events: Sequence[Event]) -> None:
         """Handle events of a node. ``agent`` is the name of the actor of the node's agent."""
         service = await self._service()
@@ -158,6 +168,10 @@ class NodeAgentActor:
 
     async def execute(self, commands: Sequence[NodeCommand]) -> None:
         (await self._agent()).execute(commands)
+
+    async def sandbox(self, method: str, *arguments: object) -> Any:
+        """Call a method of the node's ``LearnerSandboxes`` for a ``RaySandboxHost``, which declares the types."""
+        return await getattr((await self._agent()).sandboxes, method)(*arguments)
 
     async def drain(self) -> None:
         await (await self._agent()).drain()

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from farm.scheduler.status import FarmStatus
+from farm.core.run import TaskRef
+from farm.scheduler.status import FarmStatus, SandboxPlacement
 
 
 class RaySchedulerClient:
@@ -29,6 +30,18 @@ class RaySchedulerClient:
     async def drain_node(self, node_id: str, drain: bool) -> bool:
         return bool(await self._call("drain_node", node_id, drain))
 
+    async def place_sandbox(self, sandbox_id: str, task: TaskRef, wait_s: float, node_id: str = "") -> SandboxPlacement:
+        placement: SandboxPlacement = await self._call("place_sandbox", sandbox_id, task, wait_s, node_id)
+        return placement
+
+    async def release_sandbox(self, sandbox_id: str) -> None:
+        await self._call("release_sandbox", sandbox_id)
+
+    async def agent_name(self, node_id: str) -> str | None:
+        """Return the name of the actor of a node's agent. None: the farm has no such node. "": not known yet."""
+        name: str | None = await self._actor.agent_name.remote(node_id)
+        return name
+
     async def status(self) -> FarmStatus:
         status: FarmStatus = await self._call("status")
         return status
@@ -45,5 +58,5 @@ class RaySchedulerClient:
         """Return the id of the scheduler's process."""
         return int(await self._actor.pid.remote())
 
-    async def _call(self, method: str, *arguments: str | bool) -> Any:
+    async def _call(self, method: str, *arguments: object) -> Any:
         return await self._actor.call.remote(method, *arguments)

@@ -12,8 +12,9 @@ from farm.gateway import errors
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.errors import ApiError
 from farm.gateway.request_guard import RequestGuard
-from farm.gateway.routes import health, leases, nodes, policies, rewards, rollouts, runs
+from farm.gateway.routes import health, leases, nodes, policies, rewards, rollouts, runs, sandboxes
 from farm.gateway.tasksets import Prepare
+from farm.learner_sandboxes import SandboxNodes
 from farm.scheduler.client import SchedulerClient
 from farm.schemas.problems import FieldProblem, ProblemType
 from farm.schemas.requests import MOST_FIELDS
@@ -23,8 +24,10 @@ MAX_LOADING_TASKSETS = 2
 """The number of task sets that are loaded at once: each may take ``MAX_SET_BYTES`` of memory."""
 
 
-def make_app(store: Store, scheduler: SchedulerClient, config: Config, *, prepare: Prepare) -> FastAPI:
-    """Return the ASGI application. It opens and closes nothing: store and scheduler belong to the caller."""
+def make_app(
+    store: Store, scheduler: SchedulerClient, config: Config, *, prepare: Prepare, sandbox_nodes: SandboxNodes
+) -> FastAPI:
+    """Return the ASGI application. It opens and closes nothing: store, scheduler and nodes belong to the caller."""
     app = FastAPI(
         title="farm",
         version=farm.__version__,
@@ -37,12 +40,21 @@ def make_app(store: Store, scheduler: SchedulerClient, config: Config, *, prepar
     app.state.scheduler = scheduler
     app.state.config = config
     app.state.prepare = prepare
+    app.state.sandbox_nodes = sandbox_nodes
     app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
     app.state.series = health.GatewayMetrics()
     app.state.checking = None
     errors.install(app)
     app.include_router(health.router)
-    for router in (runs.router, policies.router, nodes.router, leases.router, rewards.router, rollouts.router):
+    for router in (
+        runs.router,
+        policies.router,
+        nodes.router,
+        leases.router,
+        rewards.router,
+        rollouts.router,
+        sandboxes.router,
+    ):
         app.include_router(router, dependencies=[Depends(_check_query)])
     app.add_middleware(RequestGuard, gatekeeper=Gatekeeper(config.tokens))
     app.add_middleware(health.RequestCounter, series=app.state.series)

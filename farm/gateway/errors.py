@@ -40,7 +40,7 @@ _TITLES: Mapping[ProblemType, tuple[int, str]] = {
     ProblemType.IN_PROGRESS: (409, "The same request is still being answered"),
     ProblemType.KEY_REUSED: (422, "The idempotency key belongs to another request"),
     ProblemType.TOO_LARGE: (413, "The body is too large"),
-    ProblemType.UNSUPPORTED_MEDIA: (415, "The body must be JSON"),
+    ProblemType.UNSUPPORTED_MEDIA: (415, "The body has another media type than the call takes"),
     ProblemType.MALFORMED: (400, "The body is not JSON"),
     ProblemType.INVALID: (422, "The request is not valid"),
     ProblemType.TASKSET: (422, "The task set cannot be used"),
@@ -50,6 +50,13 @@ _TITLES: Mapping[ProblemType, tuple[int, str]] = {
     ProblemType.BUSY: (503, "All connections of the role are in use"),
     ProblemType.STORE_UNAVAILABLE: (503, "The store is away"),
     ProblemType.SCHEDULER_UNAVAILABLE: (503, "The scheduler is away"),
+    ProblemType.SANDBOX_GONE: (410, "The sandbox is gone"),
+    ProblemType.SANDBOX_REFUSED: (422, "No such sandbox can be started"),
+    ProblemType.SANDBOX_BUSY: (503, "The sandbox runs as many calls as it may"),
+    ProblemType.UNKNOWN_TOOL: (404, "The sandbox has no such tool"),
+    ProblemType.PATH_REFUSED: (422, "The path cannot be used"),
+    ProblemType.NO_SLOT: (503, "No node has a free slot"),
+    ProblemType.NODE_UNAVAILABLE: (503, "The node does not answer, or its machine failed"),
 }
 
 _BY_STATUS: Mapping[int, ProblemType] = {

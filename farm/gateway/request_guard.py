@@ -1,6 +1,9 @@
 """Checks before a route runs: the host, the caller, and a complete JSON body within bounds."""
 
 import asyncio
+import contextlib
+import re
+from dataclasses import dataclass
 
 import pydantic_core
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,11 +16,32 @@ from farm.schemas.problems import ProblemType
 MOST_BODY_BYTES = 128 * 1024
 MOST_DOCUMENT_BYTES = 512 * 1024
 MOST_QUERY_BYTES = 8 * 1024
+MOST_CALL_BYTES = 1024 * 1024
+MOST_FILE_BYTES = 8 * 1024 * 1024
+MOST_LARGE_BODIES = 32
+"""Bodies of calls to sandboxes that are read at once: together they may take 256 MiB."""
 BODY_S = 30.0
-DOCUMENTS = "/v1/rewards"
-"""The path that takes rule documents of 64 Ki characters, which JSON may write six times as long. All other bodies are
-small.
-"""
+_JSON = b"application/json"
+_BYTES = b"application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRule:
+    """The body that a path takes. ``is_large``: few of these bodies are read at the same time."""
+
+    most_bytes: int = MOST_BODY_BYTES
+    media_type: bytes = _JSON
+    is_large: bool = False
+
+
+_SMALL = BodyRule()
+_RULES = (
+    # Rule documents have up to 64 Ki characters, which JSON may write six times as long.
+    (re.compile("/v1/rewards"), BodyRule(MOST_DOCUMENT_BYTES)),
+    (re.compile("/v1/sandboxes/[^/]*/files"), BodyRule(MOST_FILE_BYTES, _BYTES, is_large=True)),
+    (re.compile("/v1/sandboxes/[^/]*/(exec|tools/.*)", re.DOTALL), BodyRule(MOST_CALL_BYTES, is_large=True)),
+)
+"""All other bodies are small JSON."""
 
 FOR_ANYBODY = ("/healthz", "/readyz", "/openapi.json")
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
@@ -33,6 +57,7 @@ class RequestGuard:
     def __init__(self, app: ASGIApp, gatekeeper: Gatekeeper) -> None:
         self._app = app
         self._gatekeeper = gatekeeper
+        self._large = asyncio.Semaphore(MOST_LARGE_BODIES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,10 +74,14 @@ class RequestGuard:
                 if not known and not public:
                     detail = f"all connections of the role {role.name.lower()} are in use; end some, or ask again"
                     raise ApiError(ProblemType.BUSY, detail, headers={"Retry-After": "1"})
-            _check_announced(headers, _most(scope))
+            rule = body_rule(scope["path"])
+            _check_announced(headers, rule.most_bytes)
             if len(scope["query_string"]) > MOST_QUERY_BYTES:
                 raise ApiError(ProblemType.INVALID, f"the query string may have {MOST_QUERY_BYTES} bytes")
-            body = await _read(scope, headers, receive) if scope["method"] in _WITH_BODY else None
+            body = None
+            if scope["method"] in _WITH_BODY:
+                async with self._large if rule.is_large else contextlib.nullcontext():
+                    body = await _read(rule, headers, receive)
         except ApiError as refused:
             await refused.response()(scope, receive, send if known else _last(send))
             return
@@ -60,8 +89,8 @@ class RequestGuard:
         await self._app(scope, replay, send if known else _last(send))
 
 
-def _most(scope: Scope) -> int:
-    return MOST_DOCUMENT_BYTES if scope["path"] == DOCUMENTS else MOST_BODY_BYTES
+def body_rule(path: str) -> BodyRule:
+    return next((rule for pattern, rule in _RULES if pattern.fullmatch(path)), _SMALL)
 
 
 def _check_announced(headers: dict[bytes, bytes], most: int) -> None:
@@ -85,18 +114,19 @@ def _last(send: Send) -> Send:
     return closing
 
 
-async def _read(scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-    most = _most(scope)
+async def _read(rule: BodyRule, headers: dict[bytes, bytes], receive: Receive) -> bytes:
     try:
         async with asyncio.timeout(BODY_S):
-            body = await _collect(receive, most)
+            body = await _collect(receive, rule.most_bytes)
     except TimeoutError:
         raise ApiError(ProblemType.TIMEOUT, f"the body did not arrive within {BODY_S:.0f} s") from None
     if not body:
         return body
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind != b"application/json":
-        raise ApiError(ProblemType.UNSUPPORTED_MEDIA, "send Content-Type: application/json")
+    if kind != rule.media_type:
+        raise ApiError(ProblemType.UNSUPPORTED_MEDIA, f"send Content-Type: {rule.media_type.decode()}")
+    if rule.media_type != _JSON:
+        return body
     try:
         pydantic_core.from_json(body, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import Self
 
 from farm.core.run import EpisodeAssignment
 from farm.episode import EpisodeJournal, JournalDirectory, NodeServices
+from farm.learner_sandboxes import LearnerSandboxes, NodeParts
 from farm.node.episode_runner import AssignedEpisode, EpisodeRunner, RunnerParts
 from farm.node.heartbeat import EventSink, HeartbeatSender
 from farm.node.host_stats import cores, read_machine
@@ -33,8 +35,9 @@ _log = logging.getLogger(__name__)
 class AgentSettings:
     """Settings of a node agent.
 
-    ``slots``: so many episodes run at once. ``shutdown_timeout_s`` bounds each of the last calls of an agent that
-    closes. ``tracebacks``: see ``GradingRequest``. ``join``: see ``Heartbeat``.
+    ``slots``: so many episodes and learner sandboxes run at once. ``shutdown_timeout_s`` bounds each of the last calls
+    of an agent that closes. ``tracebacks``: see ``GradingRequest``. ``join``: see ``Heartbeat``. ``clock`` counts the
+    life of learner sandboxes.
     """
 
     slots: int
@@ -46,6 +49,7 @@ class AgentSettings:
     shutdown_timeout_s: float = 5.0
     tracebacks: bool = False
     join: str = ""
+    clock: Callable[[], float] = time.monotonic
 
 
 class NodeAgent:
@@ -92,7 +96,13 @@ class NodeAgent:
             routes=routes,
             journals=self._journals,
         )
-        self._runner = EpisodeRunner(services, parts, settings.slots)
+        slots = asyncio.Semaphore(settings.slots)
+        self._runner = EpisodeRunner(services, parts, slots)
+        self.sandboxes = LearnerSandboxes(
+            NodeParts(services, tasks, resources.image_cache, slots),
+            on_change=lambda: self._heartbeat.wake(),
+            clock=settings.clock,
+        )
         self._heartbeat = HeartbeatSender(
             send_events,
             self._read_heartbeat,
@@ -118,6 +128,7 @@ class NodeAgent:
             run_reap_loop(runtime, self._settings.reap_every_s),
             self._resources.image_cache.run_eviction_loop(),
             self._routes.run(),
+            self.sandboxes.run_expiry_loop(),
         )
         self._loops = [asyncio.create_task(loop) for loop in loops]
         return self
@@ -138,15 +149,20 @@ class NodeAgent:
                         episode.stop()
                 case DrainNode(_, drain):
                     self._draining = drain or self._closing
+                    self.sandboxes.drain(self._draining)
                     self._heartbeat.wake()
                 case PrewarmSandboxes(_, sandboxes) if not self._closing:
                     self._prewarmer.prewarm(sandboxes)
 
     async def drain(self) -> None:
-        """Take no more work; return when the last episode has ended and been reported."""
+        """Take no more work; return when the last episode has ended and been reported, and no sandbox is left."""
         self._draining = True
+        self.sandboxes.drain(True)
         self._heartbeat.wake()
-        await self._heartbeat.wait_until(lambda: not self._episodes and not self._heartbeat.has_reports)
+        await self._heartbeat.wait_until(self._is_idle)
+
+    def _is_idle(self) -> bool:
+        return not self._episodes and not self._heartbeat.has_reports and not self.sandboxes.slots_held
 
     def _start(self, assignment: EpisodeAssignment, journal: EpisodeJournal | None = None) -> None:
         """Begin an episode, or go on with an interrupted one, whose ``journal`` is there."""
@@ -186,6 +202,7 @@ class NodeAgent:
             join=self._settings.join,
             outages={episode.assignment.run_id: episode.outage for episode in episodes if episode.outage},
             endpoints=self._routes.figures(),
+            sandboxes=self.sandboxes.slots_held,
         )
 
     async def _close(self) -> None:
@@ -193,6 +210,7 @@ class NodeAgent:
         self._draining = self._closing = True
         await cancel_all(self._loops)
         await self._prewarmer.close()
+        await self.sandboxes.close()
         episodes = list(self._episodes.values())
         for episode in episodes:
             episode.stop()

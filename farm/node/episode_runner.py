@@ -75,12 +75,12 @@ class RunnerParts:
 
 
 class EpisodeRunner:
-    """Run assigned episodes, ``slots`` of them at a time."""
+    """Run assigned episodes, each in one of ``slots``, which learner sandboxes take too."""
 
-    def __init__(self, services: NodeServices, parts: RunnerParts, slots: int) -> None:
+    def __init__(self, services: NodeServices, parts: RunnerParts, slots: asyncio.Semaphore) -> None:
         self._services = services
         self._parts = parts
-        self._free_slots = asyncio.Semaphore(slots)
+        self._free_slots = slots
         self._recalling = asyncio.Lock()
 
     async def run(self, episode: AssignedEpisode, predecessor: asyncio.Task[None] | None) -> EpisodeReport:

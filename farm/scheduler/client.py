@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from farm.scheduler.status import FarmStatus
+from farm.core.run import TaskRef
+from farm.scheduler.status import FarmStatus, SandboxPlacement
 
 
 class SchedulerUnavailable(Exception):
@@ -27,6 +28,14 @@ class SchedulerClient(Protocol):
 
     async def drain_node(self, node_id: str, drain: bool) -> bool:
         """Stop giving episodes to a node, or, if ``drain`` is false, start again. Return False for an unknown node."""
+        ...
+
+    async def place_sandbox(self, sandbox_id: str, task: TaskRef, wait_s: float, node_id: str = "") -> SandboxPlacement:
+        """Hold a slot for a learner sandbox, of ``node_id`` if it is not empty. Wait for one up to ``wait_s``."""
+        ...
+
+    async def release_sandbox(self, sandbox_id: str) -> None:
+        """Free the slot of a learner sandbox that did not start."""
         ...
 
     async def status(self) -> FarmStatus: ...

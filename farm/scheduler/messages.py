@@ -67,9 +67,10 @@ class Heartbeat:
     ``running`` lists go on, and all others are lost. ``join`` identifies the ``farm up`` that the agent belongs to; it
     stays the same if the agent's process restarts. A drained node stays drained until ``join`` changes.
 
-    ``running``: rollout id → attempt. An attempt is listed until the scheduler has received its report. ``images``:
-    None means no change. ``outages``: run id → why one of the run's episodes waits for its policy's endpoint.
-    ``endpoints``: the name of a policy, or a bare endpoint → the figures of its endpoints.
+    ``running``: rollout id → attempt. An attempt is listed until the scheduler has received its report.
+    ``sandboxes``: id of each learner sandbox that holds a slot → its memory limit in MiB. ``images``: None means no
+    change. ``outages``: run id → why one of the run's episodes waits for its policy's endpoint. ``endpoints``: the name
+    of a policy, or a bare endpoint → the figures of its endpoints.
     ``degraded``: protections that the node's sandboxes lack. ``disk_free_mib`` and ``image_disk_free_mib``: free space
     of the disk of the state directory and of the disk of images, or None if unknown.
 
@@ -93,6 +94,7 @@ class Heartbeat:
     image_disk_free_mib: int | None = None
     degraded: tuple[str, ...] = ()
     join: str = ""
+    sandboxes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,22 @@ class EpisodeEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxRequested:
+    """A learner wants a sandbox. ``task`` says what it needs; ``node_id`` is empty if any node may run it."""
+
+    sandbox_id: str
+    task: TaskRef
+    node_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxReleased:
+    """A learner sandbox needs no slot: its request was withdrawn, or it did not start."""
+
+    sandbox_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -140,6 +158,8 @@ Event = (
     | NodeLeft
     | NodeDrained
     | EpisodeEnded
+    | SandboxRequested
+    | SandboxReleased
     | Tick
 )
 
@@ -188,4 +208,12 @@ class RunFinished:
     run_id: str
 
 
-Command = StartEpisode | StopEpisode | PrewarmSandboxes | DrainNode | PublishFailure | RunFinished
+@dataclass(frozen=True, slots=True)
+class SandboxPlaced:
+    """The node holds a slot for the learner sandbox. The gateway orders the node to start it."""
+
+    sandbox_id: str
+    node_id: str
+
+
+Command = StartEpisode | StopEpisode | PrewarmSandboxes | DrainNode | PublishFailure | RunFinished | SandboxPlaced

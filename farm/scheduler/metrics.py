@@ -19,6 +19,7 @@ NODE_STATES = ("open", "full", "draining", "pressed", "unwell", "lost")
 NODE_GAUGES = (
     ("slots", "slots", "Slots of a node"),
     ("running", "running", "Episodes that hold a slot of a node"),
+    ("sandboxes", "sandboxes", "Learner sandboxes that hold a slot of a node"),
     ("cpu_load", "cpu_load", "Runnable threads per core"),
     ("memory_used_ratio", "memory_load", "Used part of a node's memory"),
     ("disk_used_ratio", "disk_load", "Used part of a node's disk"),

@@ -66,13 +66,23 @@ class RunningEpisode:
 
 
 @dataclass(slots=True)
+class PlacedSandbox:
+    """A learner sandbox that holds a slot. ``confirmed``: a heartbeat has listed it."""
+
+    sandbox_id: str
+    memory_mib: int
+    placed_at: float
+    confirmed: bool = False
+
+
+@dataclass(slots=True)
 class Node:
     """The scheduler's record of one node.
 
     ``stale_images``: images whose rotation dropped this node while it was closed. ``held_mib``: the sum of the memory
-    limits of the node's episodes. ``unconfirmed_mib``: the part of it that was assigned since the last heartbeat, which
-    the node's available memory does not reflect yet. ``expects``: the images that it was last told to prewarm.
-    ``drain``: an operator's wish, until a heartbeat confirms it.
+    limits of the node's episodes and learner sandboxes. ``unconfirmed_mib``: the part of it that was assigned since the
+    last heartbeat, which the node's available memory does not reflect yet. ``expects``: the images that it was last
+    told to prewarm. ``drain``: an operator's wish, until a heartbeat confirms it.
     """
 
     id: str
@@ -94,14 +104,20 @@ class Node:
     expects: tuple[tuple[TaskRef, int], ...] | None = None
     stale_images: set[str] = field(default_factory=set)
     held: dict[tuple[str, int], RunningEpisode] = field(default_factory=dict)
+    sandboxes: dict[str, PlacedSandbox] = field(default_factory=dict)
     held_mib: int = 0
     unconfirmed_mib: int = 0
     failures: int = 0
     quarantined_until: float = 0.0
 
     @property
+    def taken(self) -> int:
+        """The number of slots that episodes and learner sandboxes hold."""
+        return len(self.held) + len(self.sandboxes)
+
+    @property
     def share(self) -> float:
-        return len(self.held) / self.slots
+        return self.taken / self.slots
 
     def room_mib(self, overcommit: float) -> int:
         """Return the highest memory limit that one more episode may have.
@@ -126,7 +142,7 @@ class Node:
             return "unwell", f"it rests after {self.failures} infrastructure failures in a row"
         if self.admission.closed:
             return "pressed", self.admission.why
-        if len(self.held) >= self.slots:
+        if self.taken >= self.slots:
             return "full", f"its {self.slots} slots are taken"
         return "open", self.admission.why or "; ".join(self.degraded)
 
@@ -301,11 +317,23 @@ class NodeRegistry:
             self._holders.setdefault(image, OrderedDict()).setdefault(node.id)
         node.stale_images.clear()
 
+    def all_full(self, now: float) -> bool:
+        """Return whether every node lacks a free slot and nothing else."""
+        return all(node.availability(now, self.settings)[0] == "full" for node in self)
+
     def has_open(self, now: float) -> bool:
         return any(True for _ in self._candidates(self._open, None, now))
 
     def pick(self, task: TaskRef, avoid: str | None, now: float) -> Node | None:
-        """Return the node for an episode, or None if no open node fits now.
+        """Return the node for an episode, or None if no open node fits now. The node will hold the task's image."""
+        node = self.choose(task, avoid, now)
+        if node and task.image not in node.images:
+            node.images.add(task.image)
+            self._holders.setdefault(task.image, OrderedDict()).setdefault(node.id)
+        return node
+
+    def choose(self, task: TaskRef, avoid: str | None, now: float) -> Node | None:
+        """Return the best node for a task, or None if no open node fits now.
 
         The least loaded of a few open nodes is taken, first among those that hold the image. A node that is near a
         threshold is taken only if there is no other.
@@ -317,9 +345,6 @@ class NodeRegistry:
         if node is None or node.admission.near:
             other = self._best(self._open, None, task, avoid, now)
             node = other if node is None or (other and not other.admission.near) else node
-        if node and task.image not in node.images:
-            node.images.add(task.image)
-            self._holders.setdefault(task.image, OrderedDict()).setdefault(node.id)
         return node
 
     def _best(self, rotation: Rotation, image: str | None, task: TaskRef, avoid: str | None, now: float) -> Node | None:
@@ -353,17 +378,16 @@ class NodeRegistry:
 
     def validate(self, now: float) -> None:
         for node in self:
-            held = sum(episode.memory_mib for episode in node.held.values())
-            assert node.held_mib == held, f"{node.id}: {node.held_mib} MiB held, episodes hold {held}"
-            unseen = sum(episode.memory_mib for episode in node.held.values() if not episode.confirmed)
-            assert node.unconfirmed_mib == unseen, (
-                f"{node.id}: {node.unconfirmed_mib} MiB unseen, episodes hold {unseen}"
-            )
+            holders: list[RunningEpisode | PlacedSandbox] = [*node.held.values(), *node.sandboxes.values()]
+            held = sum(one.memory_mib for one in holders)
+            assert node.held_mib == held, f"{node.id}: {node.held_mib} MiB held, episodes and sandboxes hold {held}"
+            unseen = sum(one.memory_mib for one in holders if not one.confirmed)
+            assert node.unconfirmed_mib == unseen, f"{node.id}: {node.unconfirmed_mib} MiB unseen, not {unseen}"
             assert all(e.node_id == node.id and e.key == key for key, e in node.held.items()), node.held
             assert node.stale_images <= node.images, f"{node.id} is parked for images it does not hold"
             if node.is_open(now, self.settings):
                 lost = [image for image in node.images if node.id not in self._holders.get(image, ())]
                 assert set(lost) <= node.stale_images, f"{node.id} is open and lost to {lost}"
-        for image, holders in self._holders.items():
-            assert all(image in self._nodes[node_id].images for node_id in holders), f"{image}: {list(holders)}"
+        for image, rotation in self._holders.items():
+            assert all(image in self._nodes[node_id].images for node_id in rotation), f"{image}: {list(rotation)}"
         assert self._open.keys() <= self._nodes.keys()

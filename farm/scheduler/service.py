@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from farm.core.policy_document import EndpointFigures
 from farm.core.rollout import Failure, Rollout
-from farm.core.run import EpisodeAssignment
+from farm.core.run import EpisodeAssignment, TaskRef
 from farm.episode import episode_report
 from farm.episode.result import EpisodeResult
 from farm.episode.rollout_builder import build_rollout
@@ -29,6 +28,9 @@ from farm.scheduler.messages import (
     RunPaused,
     RunResumed,
     RunSubmitted,
+    SandboxPlaced,
+    SandboxReleased,
+    SandboxRequested,
     StartEpisode,
     StopEpisode,
     Tick,
@@ -37,7 +39,7 @@ from farm.scheduler.metrics import FarmMetrics, FarmSnapshot
 from farm.scheduler.nodes import LostNode, Node, SchedulerSettings
 from farm.scheduler.policy_health import merge
 from farm.scheduler.state_machine import Scheduler
-from farm.scheduler.status import EndpointStatus, FarmStatus, NodeStatus, PolicyStatus, RunStatus
+from farm.scheduler.status import FarmStatus, NodeStatus, PolicyStatus, RunStatus, SandboxPlacement, endpoint_statuses
 from farm.scheduler.stored_nodes import NodeListRecord
 from farm.store import NodeListStore, RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
 from sandboxes.cancellation import cancel_all
@@ -101,10 +103,12 @@ class SchedulerService:
         self._record = NodeListRecord(store.fleet, life)
         self._retention_s = retention_s
         self._control_epoch = 0
+        self._started_at = time.monotonic()
         self._past: Counter[str] = Counter()
         self._counted: set[str] | None = None
         self._counting = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._placements: dict[str, asyncio.Future[str]] = {}
 
     async def open(self) -> None:
         """Take up the runs that the store lists as live, and the nodes that it lists. Raises StoreUnavailable."""
@@ -152,6 +156,10 @@ class SchedulerService:
                 self._control_epoch += 1
                 _log.info("the run has finished: every episode has its rollout", extra={"run": run_id})
                 self._spawn(self._finish(run_id))
+            case SandboxPlaced(sandbox_id, node_id):
+                placement = self._placements.get(sandbox_id)
+                if placement is not None and not placement.done():
+                    placement.set_result(node_id)
 
     # Runs: the store has each before the scheduler does
 
@@ -181,6 +189,31 @@ class SchedulerService:
         known = node_id in self._scheduler.fleet
         self.handle_events([NodeDrained(node_id, drain)])
         return known
+
+    # Learner sandboxes
+
+    async def place_sandbox(self, sandbox_id: str, task: TaskRef, wait_s: float, node_id: str = "") -> SandboxPlacement:
+        """Hold a slot for a learner sandbox, of ``node_id`` if it is not empty. Wait for one up to ``wait_s``.
+
+        The slot is free again when its node stops listing the sandbox, or after ``release_sandbox``.
+        """
+        placed = self._placements[sandbox_id] = asyncio.get_running_loop().create_future()
+        try:
+            self.handle_events([SandboxRequested(sandbox_id, task, node_id)])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await asyncio.wait({placed})
+            if placed.done():
+                return SandboxPlacement(placed.result())
+            why = self._scheduler.why_sandbox_waits(sandbox_id, time.monotonic())
+            self.release_sandbox(sandbox_id)
+            return SandboxPlacement("", why)
+        finally:
+            self._placements.pop(sandbox_id, None)
+
+    def release_sandbox(self, sandbox_id: str) -> None:
+        """Withdraw a request for a slot, or free the slot of a sandbox that did not start."""
+        self.handle_events([SandboxReleased(sandbox_id)])
 
     def _control(self, event: RunPaused | RunResumed | RunCancelled) -> None:
         """Handle a change of a run's state. A read of the store that began before the change is repeated."""
@@ -275,6 +308,15 @@ class SchedulerService:
 
     # Answers
 
+    def has_node(self, node_id: str) -> bool:
+        """Return whether the node has joined and is not lost."""
+        return node_id in self._scheduler.fleet
+
+    @property
+    def knows_all_nodes(self) -> bool:
+        """Whether every living node has had the time to send a heartbeat to this scheduler."""
+        return time.monotonic() - self._started_at >= self._scheduler.settings.lost_after_s
+
     def status(self) -> FarmStatus:
         now = time.monotonic()
         lost = (_lost_status(node, now) for node in self._scheduler.fleet.lost(now))
@@ -295,7 +337,7 @@ class SchedulerService:
     def _policy_statuses(self) -> tuple[PolicyStatus, ...]:
         figures = merge(node.endpoints for node in self._scheduler.fleet)
         return tuple(
-            PolicyStatus(source, _endpoint_statuses(endpoints), self._scheduler.policies.outage(source))
+            PolicyStatus(source, endpoint_statuses(endpoints), self._scheduler.policies.outage(source))
             for source, endpoints in sorted(figures.items())
         )
 
@@ -311,6 +353,7 @@ class SchedulerService:
             cpu_load=node.load.cpu,
             memory_load=node.load.memory,
             disk_load=node.load.disk,
+            sandboxes=len(node.sandboxes),
         )
 
     async def metrics(self) -> bytes:
@@ -337,23 +380,6 @@ class SchedulerService:
             for run_id in live:
                 queue.update(counts[run_id])
             return queue
-
-
-def _endpoint_statuses(figures: Sequence[EndpointFigures]) -> tuple[EndpointStatus, ...]:
-    """Return the status of each endpoint, from its figures on all nodes."""
-    by_url: defaultdict[str, list[EndpointFigures]] = defaultdict(list)
-    for one in figures:
-        by_url[one.url].append(one)
-    return tuple(
-        EndpointStatus(
-            url,
-            calls=sum(one.calls for one in ones),
-            failures=sum(one.failures for one in ones),
-            ejected=sum(one.ejected for one in ones),
-            why=next((one.why for one in ones if one.failures or one.ejected), ""),
-        )
-        for url, ones in by_url.items()
-    )
 
 
 def _lost_status(node: LostNode, now: float) -> NodeStatus:

@@ -22,6 +22,8 @@ from farm.scheduler.messages import (
     RunPaused,
     RunResumed,
     RunSubmitted,
+    SandboxReleased,
+    SandboxRequested,
     StartEpisode,
     StopEpisode,
     Tick,
@@ -29,11 +31,12 @@ from farm.scheduler.messages import (
 from farm.scheduler.nodes import Node, NodeRegistry, RunningEpisode, SchedulerSettings
 from farm.scheduler.policy_health import PolicyHealth, merge
 from farm.scheduler.run_progress import Retry, RunProgress
+from farm.scheduler.sandbox_queue import SandboxQueue
 from farm.scheduler.waiting_reasons import explain_waiting
 
 
 class Scheduler:
-    """Decide which episode runs on which node.
+    """Decide which episode, and which sandbox of a learner, runs on which node.
 
     Invariants, checked by ``validate``:
 
@@ -46,14 +49,16 @@ class Scheduler:
     6. A run leaves when each of its members is accepted (RunFinished) or when it is cancelled. It starts nothing after
        that.
 
-    The run with the fewest running episodes goes first. ``hold_until`` gives the nodes time to report their episodes
-    before a restarted scheduler assigns any.
+    A waiting learner sandbox goes before episodes, because a learner waits for the answer. Among runs the one with the
+    fewest running episodes goes first. ``hold_until`` gives the nodes time to report their episodes
+    before a restarted scheduler assigns anything.
     """
 
     def __init__(self, settings: SchedulerSettings | None = None, *, hold_until: float = 0.0) -> None:
         self.settings = settings or SchedulerSettings()
         self.fleet = NodeRegistry(self.settings)
         self.policies = PolicyHealth()
+        self._sandboxes = SandboxQueue(self.fleet)
         self._runs: dict[str, RunProgress] = {}
         self._ready: list[tuple[int, int, str]] = []
         self._stamps: dict[str, int] = {}
@@ -87,6 +92,10 @@ class Scheduler:
                 commands += self._drain(node_id, drain, now)
             case EpisodeEnded(node_id, report):
                 commands += self._ended(node_id, report, now)
+            case SandboxRequested():
+                commands += self._sandboxes.request(event)
+            case SandboxReleased(sandbox_id):
+                self._sandboxes.release(sandbox_id, now)
             case Tick():
                 silent = f"no heartbeat for {self.settings.lost_after_s:g} s"
                 for node_id in self.fleet.expired(now):
@@ -166,6 +175,7 @@ class Scheduler:
             elif episode.confirmed or now - episode.ordered_at >= self.settings.order_grace_s:
                 self.fleet.release(node.id, key, now)
                 yield from self._lost(episode, now)
+        self._sandboxes.compare(node, beat, now)
         self.fleet.refresh(node, now)
 
     def _drain(self, node_id: str, drain: bool, now: float) -> Iterable[Command]:
@@ -286,6 +296,7 @@ class Scheduler:
     def _place(self, now: float) -> Iterable[Command]:
         if now < self._hold_until:
             return
+        yield from self._sandboxes.place(now)
         blocked: list[RunProgress] = []
         while self._ready and self.fleet.has_open(now):
             _, stamp, run_id = heapq.heappop(self._ready)
@@ -348,6 +359,10 @@ class Scheduler:
             return ""
         outage = self.policies.outage(run.spec.policy.source)
         return explain_waiting(run, self.fleet, now, hold_until=self._hold_until, outage=outage)
+
+    def why_sandbox_waits(self, sandbox_id: str, now: float) -> str:
+        """Return a text that says why a learner sandbox has no slot yet."""
+        return self._sandboxes.why_waiting(sandbox_id, now, hold_until=self._hold_until)
 
     def outage(self, run_id: str) -> str:
         """Return why an episode of a run waits for its policy's endpoint, or "" if none does."""

@@ -1,6 +1,10 @@
 """The current status of the farm, for people and for the gateway."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from farm.core.policy_document import EndpointFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -8,9 +12,9 @@ class NodeStatus:
     """The status of one node.
 
     ``state`` is ``open`` (takes episodes), ``full``, ``draining``, ``pressed``, ``unwell`` or ``lost``; ``why``
-    explains it. ``seen_s``: seconds since the last heartbeat. The loads are fractions; that of the cores may exceed 1.
-    ``lost_at``: the Unix time at which the node was found lost. A lost node has no slots and is listed until it
-    returns, for 24 h at most.
+    explains it. ``running`` counts episodes, ``sandboxes`` those of learners; each holds a slot. ``seen_s``: seconds
+    since the last heartbeat. The loads are fractions; that of the cores may exceed 1. ``lost_at``: the Unix time at
+    which the node was found lost. A lost node has no slots and is listed until it returns, for 24 h at most.
     """
 
     node_id: str
@@ -23,6 +27,15 @@ class NodeStatus:
     memory_load: float
     disk_load: float
     lost_at: float | None = None
+    sandboxes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxPlacement:
+    """The node that holds a slot for a learner sandbox; empty if there is none, and ``why`` says why."""
+
+    node_id: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +91,20 @@ class FarmStatus:
     def present(self) -> tuple[NodeStatus, ...]:
         """The nodes that are not lost."""
         return tuple(node for node in self.nodes if node.lost_at is None)
+
+
+def endpoint_statuses(figures: Sequence[EndpointFigures]) -> tuple[EndpointStatus, ...]:
+    """Return the status of each endpoint, from its figures on all nodes."""
+    by_url: defaultdict[str, list[EndpointFigures]] = defaultdict(list)
+    for one in figures:
+        by_url[one.url].append(one)
+    return tuple(
+        EndpointStatus(
+            url,
+            calls=sum(one.calls for one in ones),
+            failures=sum(one.failures for one in ones),
+            ejected=sum(one.ejected for one in ones),
+            why=next((one.why for one in ones if one.failures or one.ejected), ""),
+        )
+        for url, ones in by_url.items()
+    )

@@ -1,5 +1,6 @@
 """The reasons why no episode of a run starts, as texts for people."""
 
+from farm.core.run import TaskRef
 from farm.scheduler.nodes import NodeRegistry
 from farm.scheduler.run_progress import RunProgress
 
@@ -30,28 +31,45 @@ def explain_waiting(run: RunProgress, nodes: NodeRegistry, now: float, *, hold_u
 
 def _explain_placement(run: RunProgress, nodes: NodeRegistry, now: float) -> str:
     member, retry = next(run.candidates())
-    task = run.task(member)
+    opened = [node for node in nodes if node.is_open(now, nodes.settings)]
+    if not opened and nodes.all_full(now):
+        return _slots_taken(run, nodes)
+    if why := explain_no_node(run.task(member), nodes, now):
+        return why
+    if retry.exclude_node and now < retry.exclude_until:
+        return f"a retry waits for a node other than {retry.exclude_node}"
+    return "it is about to start"
+
+
+def explain_no_node(task: TaskRef, nodes: NodeRegistry, now: float) -> str:
+    """Return why no node can take ``task`` at ``now``, or "" if one can."""
+    if not len(nodes):
+        return "no node has joined"
     conditions = {node.id: node.availability(now, nodes.settings) for node in nodes}
     opened = [node for node in nodes if conditions[node.id][0] == "open"]
     if not opened:
-        if all(state == "full" for state, _ in conditions.values()):
-            return _slots_taken(run, nodes)
+        if nodes.all_full(now):
+            return _slots(nodes)
         reasons = [f"{node_id}: {why}" for node_id, (state, why) in conditions.items() if state != "full"]
         return "; ".join(reasons[:3])
     overcommit = nodes.settings.overcommit
     roomiest = max(opened, key=lambda node: node.room_mib(overcommit))
     if task.memory_mib > roomiest.room_mib(overcommit):
         most = f"the most that an open node has room for is {roomiest.room_mib(overcommit)} MiB, on {roomiest.id}"
-        return f"{task.id} needs {task.memory_mib} MiB of memory; {most}"
+        return f"{task.id or task.image} needs {task.memory_mib} MiB of memory; {most}"
     if all(task.cpus > node.cpus for node in opened):
-        return f"{task.id} needs {task.cpus:g} cores; no open node has so many"
-    if retry.exclude_node and now < retry.exclude_until:
-        return f"a retry waits for a node other than {retry.exclude_node}"
-    return "it is about to start"
+        return f"{task.id or task.image} needs {task.cpus:g} cores; no open node has so many"
+    return ""
 
 
 def _slots_taken(run: RunProgress, nodes: NodeRegistry) -> str:
-    slots, count = sum(node.slots for node in nodes), len(nodes)
-    own = len(run.running)
+    slots, own = sum(node.slots for node in nodes), len(run.running)
     by = "" if not own else " by this run" if own >= slots else f", {own} of them by this run"
-    return f"all {slots} slots of {count} {'node' if count == 1 else 'nodes'} are taken{by}"
+    return f"{_slots(nodes)}{by}"
+
+
+def _slots(nodes: NodeRegistry) -> str:
+    slots, count = sum(node.slots for node in nodes), len(nodes)
+    sandboxes = sum(len(node.sandboxes) for node in nodes)
+    of_learners = f", {sandboxes} of them by sandboxes of learners" if sandboxes else ""
+    return f"all {slots} slots of {count} {'node' if count == 1 else 'nodes'} are taken{of_learners}"

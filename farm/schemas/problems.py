@@ -37,6 +37,13 @@ class ProblemType(StrEnum):
     BUSY = "busy"
     STORE_UNAVAILABLE = "store-unavailable"
     SCHEDULER_UNAVAILABLE = "scheduler-unavailable"
+    SANDBOX_GONE = "sandbox-gone"
+    SANDBOX_REFUSED = "sandbox-refused"
+    SANDBOX_BUSY = "sandbox-busy"
+    UNKNOWN_TOOL = "unknown-tool"
+    PATH_REFUSED = "path-refused"
+    NO_SLOT = "no-slot"
+    NODE_UNAVAILABLE = "node-unavailable"
 
 
 class FieldProblem(BaseModel):

@@ -46,6 +46,8 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$"
 RUN_ID = r"^[a-z0-9][a-z0-9-]{0,63}$"
 ROLLOUT_ID = r"^[a-z0-9][a-z0-9-]{0,127}$"
 RULES_VERSION = r"^[a-z0-9][a-z0-9-]{0,63}$"
+SANDBOX_ID = r"^sb-[0-9a-f]{12}$"
+NO_NUL = r"^[^\x00]*$"
 LEASE_ID = r"^[a-z0-9][a-z0-9-]{0,63}\.[A-Za-z0-9_-]{16,64}$"
 ADDRESS = r"^https?://[^\s/]+[^\s]*$"
 POLICY = r"^([a-z0-9][a-z0-9._-]{0,63}|https?://[^\s/]+[^\s]*)$"
@@ -58,6 +60,8 @@ RULES: Mapping[str, str] = {
     ROLLOUT_ID: "should be the id of a rollout, such as run-0123456789ab-g000000-000",
     POLICY_NAME: "should be 1 to 64 of a-z, 0-9, . _ - and begin with a letter or digit",
     LEASE_ID: "should be the lease_id of a lease",
+    SANDBOX_ID: "should be the id of a sandbox, such as sb-0123456789ab",
+    NO_NUL: "should have no zero byte",
     ADDRESS: "should be an address such as http://HOST:8000/v1, without user, query, fragment or escapes",
 }
 """A text for each pattern."""
@@ -122,7 +126,7 @@ def _address(text: str) -> str:
         raise ValueError(RULES[ADDRESS]) from None
 
 
-def _few(value: Any) -> Any:
+def few(value: Any) -> Any:
     """Refuse a long list or object at once, because pydantic would first describe each of its items."""
     if isinstance(value, list | tuple | dict) and len(value) > MOST_ITEMS:
         raise ValueError(f"should have at most {MOST_ITEMS} items")
@@ -174,7 +178,7 @@ class PolicyBody(RequestBody):
     endpoint: Endpoint | None = None
     model: Annotated[str, StringConstraints(strict=True, max_length=256)] = ""
     sampling_params: Annotated[
-        dict[Annotated[str, Field(max_length=128)], Scalar], Field(max_length=MOST_ITEMS), BeforeValidator(_few)
+        dict[Annotated[str, Field(max_length=128)], Scalar], Field(max_length=MOST_ITEMS), BeforeValidator(few)
     ] = Field(default_factory=dict)
     timeouts: TimeoutsBody = TimeoutsBody()
 
@@ -205,7 +209,7 @@ Policy = Annotated[
 
 
 def _words(value: Any) -> Any:
-    return () if value is None else (value,) if isinstance(value, str) else _few(value)
+    return () if value is None else (value,) if isinstance(value, str) else few(value)
 
 
 def _known_tools(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -234,7 +234,10 @@ class RolloutsAnswer(AnswerBody):
 
 
 class NodeAnswer(AnswerBody):
-    """A node. ``lost_at``: the Unix time at which a node in state ``lost`` was lost."""
+    """A node. ``running`` counts episodes, ``sandboxes`` those of learners; each holds a slot.
+
+    ``lost_at``: the Unix time at which a node in state ``lost`` was lost.
+    """
 
     node_id: str
     state: str
@@ -246,6 +249,7 @@ class NodeAnswer(AnswerBody):
     memory_load: float
     disk_load: float
     lost_at: float | None = None
+    sandboxes: int = 0
 
 
 class NodesAnswer(AnswerBody):

@@ -29,6 +29,7 @@ from farm.store.outside_redis import examine_redis
 from farm.store.policies import PolicyStore
 from farm.store.rescoring import RescoreResult
 from farm.store.reward_rules import StoredRules
+from farm.store.sandbox_records import SandboxRecord
 from farm.store.store import Store
 from farm.store.types import LeasedGroup, RolloutPage, RunRecord, RunState, StoredLease, StreamState
 
@@ -50,6 +51,7 @@ __all__ = [
     "RunInUse",
     "RunRecord",
     "RunState",
+    "SandboxRecord",
     "Store",
     "StoreError",
     "StoreFault",

@@ -28,6 +28,7 @@ from farm.store.policies import PolicyStore
 from farm.store.redis_client import RedisConnection
 from farm.store.rescoring import RescoreResult, rescore
 from farm.store.reward_rules import RewardRulesStore
+from farm.store.sandbox_records import SandboxRecordStore
 from farm.store.types import RolloutPage, RunRecord, RunState, StoredLease, StreamState, counters, read_head, run_record
 
 _log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Store:
         self.rules = RewardRulesStore(self._connection, prefix)
         self.fleet = NodeListStore(self._connection, prefix)
         self.policies = PolicyStore(self._connection, prefix)
+        self.sandboxes = SandboxRecordStore(self._connection, prefix)
 
     @property
     def shown_url(self) -> str:

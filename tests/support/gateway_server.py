@@ -11,7 +11,9 @@ from farm.config import Config
 from farm.core.run import TaskRef
 from farm.gateway import Prepare, SchedulerUnavailable, TasksetError, listen, make_app, serving
 from farm.gateway.connections import Shares
-from farm.scheduler.status import FarmStatus, NodeStatus, RunStatus
+from farm.learner_sandboxes import NodeAway, SandboxHost, SandboxNodes
+from farm.scheduler.client import SchedulerClient
+from farm.scheduler.status import FarmStatus, NodeStatus, RunStatus, SandboxPlacement
 from farm.store import Store
 from farm.tasks.validation_file import FitTasks
 from tests.support.rollouts import TASK
@@ -45,6 +47,13 @@ class RecordingScheduler:
         self._note("drain" if drain else "undrain", node_id)
         return node_id == "node-1"
 
+    async def place_sandbox(self, sandbox_id: str, task: TaskRef, wait_s: float, node_id: str = "") -> SandboxPlacement:
+        self._note("place", sandbox_id)
+        return SandboxPlacement("", "all 4 slots are taken")
+
+    async def release_sandbox(self, sandbox_id: str) -> None:
+        self._note("release", sandbox_id)
+
     async def status(self) -> FarmStatus:
         self._answer()
         nodes = [NodeStatus(f"node-{n + 1}", "open", "", 4, 1, 0.2, 0.5, 0.1, 0.1) for n in range(self.nodes)]
@@ -66,6 +75,13 @@ class RecordingScheduler:
             raise SchedulerUnavailable("the scheduler does not answer")
 
 
+class NoNodes:
+    """A farm without nodes that run sandboxes."""
+
+    async def host(self, node_id: str) -> SandboxHost:
+        raise NodeAway(f"there is no node {node_id}", for_good=True)
+
+
 def prepare(path: Path, tools: Sequence[str], fit: FitTasks | None = None, /) -> Sequence[tuple[TaskRef, bytes]]:
     """A task set is a directory here; its content does not matter."""
     if not path.is_dir():
@@ -81,7 +97,8 @@ async def running_gateway(
     state_dir: Path,
     *,
     tokens: Mapping[Literal["learner", "operator", "viewer"], str] | None = None,
-    scheduler: RecordingScheduler | None = None,
+    scheduler: SchedulerClient | None = None,
+    sandbox_nodes: SandboxNodes | None = None,
     prepare: Prepare = prepare,
     idle_s: int = 30,
     shares: Shares | None = None,
@@ -92,6 +109,7 @@ async def running_gateway(
     known: Mapping[Literal["learner", "operator", "viewer"], str] = {"operator": OPERATOR} if tokens is None else tokens
     secrets = {role: SecretStr(token) for role, token in known.items()}
     config = Config(state_dir=state_dir, tokens=secrets, tasksets=state_dir / "tasksets", **settings)
-    app = make_app(store, scheduler or RecordingScheduler(), config, prepare=prepare)
+    nodes = sandbox_nodes or NoNodes()
+    app = make_app(store, scheduler or RecordingScheduler(), config, prepare=prepare, sandbox_nodes=nodes)
     async with serving(app, listen("127.0.0.1", port), idle_s=idle_s, shares=shares) as url:
         yield url

@@ -79,6 +79,12 @@ class GatewayMetrics:
             registry=self.registry,
         )
         self.waiters = Gauge("farm_lease_waiters", "Learners that wait for a group", registry=self.registry)
+        self.sandbox_calls = Counter(
+            "farm_sandbox_calls",
+            "Calls of learner sandboxes; outcome: ok, or the problem",
+            ("call", "outcome"),
+            registry=self.registry,
+        )
         self.sent = Counter("farm_http_sent_bytes", "Bytes of answers", ("route",), registry=self.registry)
 
 

@@ -213,10 +213,13 @@ async def _notify_scheduler(call: Awaitable[None]) -> None:
         _LOG.warning("%s; it will catch up from the store", error)
 
 
-async def ask_scheduler(call: Awaitable[Answer]) -> Answer:
-    """Return the scheduler's answer. Raises SchedulerUnavailable if there is none in time."""
+async def ask_scheduler(call: Awaitable[Answer], *, wait_s: float = 0.0) -> Answer:
+    """Return the scheduler's answer. Raises SchedulerUnavailable if there is none in time.
+
+    ``wait_s``: the time that the call itself may wait.
+    """
     try:
-        async with asyncio.timeout(_SCHEDULER_S):
+        async with asyncio.timeout(_SCHEDULER_S + wait_s):
             return await call
     except SchedulerUnavailable:
         raise

@@ -39,6 +39,7 @@
 --   <prefix>:{*}:policies_paused   SET     the names of paused policies
 --   <prefix>:{*}:policies_revision STRING  the number of changes of policies, for nodes that poll
 --   <prefix>:bundle:<digest>  STRING  a packed task bundle
+--   <prefix>:sandbox:<id>     STRING  the node and the task of a learner sandbox (JSON); it expires
 --   <prefix>:{once:<caller>}:<key>   STRING  the kept answer of a call with an Idempotency-Key
 --   <prefix>:{once:<caller>}:order   ZSET    a caller's keys, scored by when they were claimed (ms)
 --

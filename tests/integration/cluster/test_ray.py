@@ -17,9 +17,11 @@ import pytest_asyncio
 
 from farm.cluster import ClusterError, running_farm, stop_farm, sweep_farm
 from farm.cluster.launch import GatewayConfig, RunningFarm, start_farm
+from farm.learner_sandboxes import CreateSandbox, NodeAway, RefusalKind, SandboxRefused, WriteFile
 from farm.schemas.rollout import RolloutHead
 from farm.store import RunState, Store
-from tests.support.farm.cluster_fakes import EQUIP, Gate, submit
+from farm.tasks import pack, task_ref
+from tests.support.farm.cluster_fakes import EQUIP, Gate, submit, task
 from tests.support.farm.cluster_process import cluster_config
 from tests.support.services import require_program
 
@@ -247,6 +249,45 @@ async def test_killed_scheduler_restarts_without_repeating_episodes(farm: Farm) 
     assert len(heads) == 10
     assert {(head.reward, head.attempt) for head in heads} == {(1.0, 1)}
     assert await farm.running.scheduler.pid() != old
+
+
+async def test_learner_sandbox_ends_with_killed_agent(farm: Farm) -> None:
+    from farm.cluster.ray_sandbox_nodes import RaySandboxNodes  # imports Ray, which then reads the farm's token
+
+    scheduler, bundle = farm.running.scheduler, task()
+    await farm.store.put_bundle(bundle.task.digest, pack(bundle))
+    placed = await scheduler.place_sandbox("sb-000000000001", task_ref(bundle), 60.0)
+    nodes = RaySandboxNodes(scheduler)
+    host = await nodes.host(placed.node_id)
+    state = await host.create(CreateSandbox("sb-000000000001", task_ref(bundle)))
+    assert (state.node_id, state.task_id) == (placed.node_id, bundle.task.id)
+    await host.write_file(state.sandbox_id, WriteFile("a", b"content"))
+    assert (await host.read_file(state.sandbox_id, "a", 0, 100)).result == b"content"
+    with pytest.raises(SandboxRefused) as refused:
+        await host.read_file(state.sandbox_id, "b", 0, 100)
+    assert refused.value.kind is RefusalKind.PATH
+    with pytest.raises(SandboxRefused) as refused:
+        await host.call_tool(state.sandbox_id, "nonsense", "{}", "")
+    assert refused.value.kind is RefusalKind.UNKNOWN_TOOL
+    os.kill(await farm.running.agent.pid(), signal.SIGKILL)
+
+    async def is_unknown() -> bool:
+        try:
+            await (await nodes.host(placed.node_id)).get(state.sandbox_id)
+        except NodeAway:
+            return False
+        except SandboxRefused as error:
+            return error.kind is RefusalKind.UNKNOWN
+        return False
+
+    await until(is_unknown)
+
+    async def is_free() -> bool:
+        return sum(node.sandboxes for node in (await scheduler.status()).nodes) == 0
+
+    await until(is_free)
+    with pytest.raises(NodeAway, match=r"restarted and waits|lost or has left"):
+        await nodes.host("no-such-node")
 
 
 async def test_node_is_stopped_from_another_process(farm: Farm) -> None:

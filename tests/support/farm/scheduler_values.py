@@ -45,6 +45,7 @@ def beat(
     pressure: PressureStall | None = None,
     draining: bool = False,
     join: str = "",
+    sandboxes: dict[str, int] | None = None,
 ) -> Heartbeat:
     """``available_mib`` None: all of its memory."""
     return Heartbeat(
@@ -60,6 +61,7 @@ def beat(
         draining=draining,
         join=join,
         pressure=pressure or PressureStall(),
+        sandboxes=sandboxes or {},
     )
 
 

@@ -95,8 +95,8 @@ def test_lost_node_row_has_no_numbers() -> None:
     file = io.StringIO()
     PlainConsole(file=file, width=200).print(nodes_table([NODE, NODE.model_copy(update={"state": "lost"})]))
     _, there, lost = file.getvalue().splitlines()
-    assert there.split() == ["a", "open", "0", "2", "0.0", "0%", "0%"]
-    assert lost.split() == ["a", "lost", *"-----"]
+    assert there.split() == ["a", "open", "0", "0", "2", "0.0", "0%", "0%"]
+    assert lost.split() == ["a", "lost", *"------"]
 
 
 @pytest.mark.parametrize(

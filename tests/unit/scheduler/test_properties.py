@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from farm.core.run import EpisodeAssignment, RunSpec
+from farm.core.run import EpisodeAssignment, RunSpec, TaskRef
 from farm.scheduler.messages import (
     Command,
     DrainNode,
@@ -23,6 +23,9 @@ from farm.scheduler.messages import (
     RunPaused,
     RunResumed,
     RunSubmitted,
+    SandboxPlaced,
+    SandboxReleased,
+    SandboxRequested,
     StartEpisode,
     StopEpisode,
     Tick,
@@ -46,6 +49,7 @@ class PretendedNode:
         self.draining = False
         self.mail: list[Command] = []
         self.running: dict[str, EpisodeAssignment] = {}
+        self.sandboxes: dict[str, int] = {}
 
     def read_mail(self) -> None:
         for command in self.mail:
@@ -69,6 +73,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.store: dict[str, set[str]] = {}
         self.failures: list[PublishFailure] = []
         self.spared: set[tuple[str, int]] = set()
+        self.requested: dict[str, int] = {}
+        self.placed: dict[str, str] = {}
 
     def tell(self, event: Event) -> list[Command]:
         room = self._room()
@@ -96,17 +102,20 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert run_id not in self.finished | self.cancelled
                     assert len(self.store[run_id]) == spec.groups * spec.group_size
                     self.finished.add(run_id)
+                case SandboxPlaced(sandbox_id, node_id):
+                    assert sandbox_id in self.requested
+                    self.placed[sandbox_id] = node_id
         self._check_slots(commands, room, event)
         return commands
 
     def _room(self) -> dict[str, int]:
-        return {node.id: node.slots - len(node.held) for node in self.scheduler.fleet}
+        return {node.id: node.slots - node.taken for node in self.scheduler.fleet}
 
     def _check_slots(self, commands: list[Command], room: dict[str, int], event: Event) -> None:
-        started = Counter(command.node_id for command in commands if isinstance(command, StartEpisode))
+        started = Counter(c.node_id for c in commands if isinstance(c, StartEpisode | SandboxPlaced))
         for node in self.scheduler.fleet:
             if started[node.id]:
-                assert len(node.held) <= node.slots, f"{node.id} holds {len(node.held)} of {node.slots} after {event}"
+                assert node.taken <= node.slots, f"{node.id} holds {node.taken} of {node.slots} after {event}"
 
     def _check_start(self, order: EpisodeAssignment) -> None:
         run_id = order.run_id
@@ -158,6 +167,28 @@ class SchedulerMachine(RuleBasedStateMachine):
         else:
             self.tell(RunSubmitted(self.specs[run_id]))
 
+    # What learners do
+
+    @rule(task=st.sampled_from(TASKS), name=st.none() | st.sampled_from(NODES))
+    def request_sandbox(self, task: TaskRef, name: str | None) -> None:
+        sandbox_id = f"sb-{len(self.requested)}"
+        self.requested[sandbox_id] = task.memory_mib
+        self.tell(SandboxRequested(sandbox_id, task, name or ""))
+
+    @precondition(lambda self: self.placed)
+    @rule(data=st.data(), how=st.sampled_from(["start", "release", "end"]))
+    def move_sandbox(self, data: st.DataObject, how: str) -> None:
+        """Start a placed sandbox on its node, give up its slot, or end it on its node."""
+        sandbox_id = data.draw(st.sampled_from(sorted(self.placed)))
+        node = self.nodes[self.placed[sandbox_id]]
+        if how == "start":
+            node.sandboxes[sandbox_id] = self.requested[sandbox_id]
+            return
+        del self.placed[sandbox_id]
+        node.sandboxes.pop(sandbox_id, None)
+        if how == "release":
+            self.tell(SandboxReleased(sandbox_id))
+
     # What nodes do
 
     @rule(name=st.sampled_from(NODES), images=st.none() | st.sets(st.sampled_from(["image-t", "image-u"])))
@@ -174,8 +205,12 @@ class SchedulerMachine(RuleBasedStateMachine):
                 memory_mib=1000,
                 images=frozenset(images) if images is not None else None,
                 draining=node.draining,
+                sandboxes=dict(node.sandboxes),
             )
         )
+        held = self.scheduler.fleet.get(name)
+        assert held is not None
+        assert node.sandboxes.keys() <= held.sandboxes.keys(), "each sandbox that lives has its slot"
         after = {id(episode) for episode in self._running()}
         assert all(id(episode) in after for episode in kept), "what a node goes on with was taken from it"
 
@@ -224,6 +259,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         node.incarnation += 1
         node.running = {rollout: order for rollout, order in node.running.items() if rollout in keeps}
         node.mail.clear()
+        node.sandboxes.clear()
 
     @rule(name=st.sampled_from(NODES))
     def lose(self, name: str) -> None:
@@ -297,6 +333,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             for name, node in self.nodes.items():
                 self.tell(NodeDrained(name, drain=False))
                 node.draining = False
+                node.sandboxes.clear()
                 self.deliver(name, lose=False)
                 for rollout in [rollout for rollout in node.running if rng.random() < 0.5]:
                     self._report(solved(name, node.running.pop(rollout)))
