@@ -11,6 +11,7 @@ from farm.bench.results import BenchError, BenchResult, Figure, Machine
 from farm.bench.search.bench import ensure_words, measure_search
 from farm.bench.start import measure_start
 from farm.bench.tools import measure_tools
+from farm.bench.turns import TurnsOptions, measure_turns
 from farm.bench.verify import measure_verify
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "BenchResult",
     "Figure",
     "Machine",
+    "TurnsOptions",
     "ensure_words",
     "measure_density",
     "measure_episodes",
@@ -25,5 +27,6 @@ __all__ = [
     "measure_search",
     "measure_start",
     "measure_tools",
+    "measure_turns",
     "measure_verify",
 ]

@@ -239,6 +239,35 @@ def verify(
     _show(_run("verify", settings, measure), as_json)
 
 
+@app.command()
+def turns(
+    task: TaskDirectory = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes in all.")] = 1000,
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 200,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the farm's own time for each turn, and verify each token while weights change and contexts are
+    summarised.
+    """
+    settings = read_config(config, state_dir)
+    bundle = _load(task or _farms_own("pathspec"), settings)
+
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
+        from farm.bench import TurnsOptions, measure_turns
+
+        await _ensure_image(bundle, settings)
+        return await measure_turns(
+            bundle,
+            runtime,
+            TurnsOptions(episodes, concurrency),
+            on_episode=lambda done: say("episodes", done, episodes),
+        )
+
+    _show(_run("turns", settings, measure), as_json)
+
+
 def _farms_own(name: str) -> Path:
     found = sorted(path for path in TASKS.glob(f"{name}*") if path.is_dir())
     if not found:

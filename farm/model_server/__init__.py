@@ -9,7 +9,7 @@ from farm.model_server.engine import Engine, EngineConfig, running_engine
 from farm.model_server.errors import AddressTaken, ModelServerError, RequestError
 from farm.model_server.faults import Fault, Faults
 from farm.model_server.server import ServerConfig, listen, make_app, serving
-from farm.model_server.verify import count_mismatches, recompute_logprobs
+from farm.model_server.verify import count_mismatches, count_segment_mismatches, recompute_logprobs
 
 __all__ = [
     "AddressTaken",
@@ -21,6 +21,7 @@ __all__ = [
     "RequestError",
     "ServerConfig",
     "count_mismatches",
+    "count_segment_mismatches",
     "listen",
     "make_app",
     "recompute_logprobs",

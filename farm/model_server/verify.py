@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from farm.core.rollout import Segment
 from farm.model_server.errors import RequestError
 from farm.model_server.generation import Span
 from farm.model_server.model import load_model
@@ -40,3 +41,18 @@ def count_mismatches(reported: Sequence[float], recomputed: Sequence[float], tol
     """Return the number of tokens whose reported log-probability differs from the recomputed one."""
     difference = np.abs(np.asarray(reported, dtype=np.float64) - np.asarray(recomputed, dtype=np.float64))
     return int(np.count_nonzero(~(difference <= tolerance * np.maximum(1.0, np.abs(recomputed)))))
+
+
+def count_segment_mismatches(segment: Segment, seed: int, tolerance: float = TOLERANCE) -> int:
+    """Return the number of sampled tokens of a segment whose log-probability a fresh pass does not give.
+
+    A sampled token without a weight version counts as a mismatch, because nothing says which weights to use.
+    """
+    ids, reported, left = segment.token_ids.tolist(), segment.logprobs.tolist(), bytearray(segment.loss_mask)
+    wrong = 0
+    for span in segment.weight_versions:
+        length = span.end - span.start
+        fresh = recompute_logprobs(seed, ids[: span.start], ids[span.start : span.end], [Span(span.version, 0, length)])
+        wrong += count_mismatches(reported[span.start : span.end], fresh.tolist(), tolerance)
+        left[span.start : span.end] = bytes(length)
+    return wrong + sum(left)

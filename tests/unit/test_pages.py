@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.core.rollout import Origin, Status, StopReason
 from tests.support.generated_tables import TABLES, filled
 from tests.support.pages import OTHERS, PAGES, README, ROOT, anchors, blocks, links, name, prose
 
@@ -54,6 +55,13 @@ def test_lines_are_short(page: Path) -> None:
 def test_page_is_linked_from_another(page: Path) -> None:
     reached = {(other.parent / link.partition("#")[0]).resolve() for other in PAGES for link in links(other)}
     assert page == README or page in reached
+
+
+def test_table_of_ends_names_each_reason() -> None:
+    """``parse_error`` and ``agent`` are only in rollouts of earlier versions."""
+    rows = [line for line in (ROOT / "farm/docs/rollout-record.md").read_text().splitlines() if line.startswith("|")]
+    named = {word for row in rows for word in re.findall(r"`([a-z_]+)`", row)}
+    assert {*StopReason, *Status, *Origin} - {StopReason.PARSE_ERROR, Origin.AGENT} - named == set()
 
 
 def test_readme_is_short() -> None:

@@ -17,11 +17,13 @@ from farm.bench import (
     BenchResult,
     Figure,
     Machine,
+    TurnsOptions,
     measure_density,
     measure_episodes,
     measure_fork,
     measure_start,
     measure_tools,
+    measure_turns,
     measure_verify,
 )
 from farm.bench.docker_containers import LABEL
@@ -173,6 +175,19 @@ async def test_failed_oracle_aborts_bench(pool: WarmPool, tiny_image: str) -> No
         await measure_episodes(
             task(tiny_image, gold=unsolved), pool, docker_host=None, rounds=1, concurrency=1, on_round=print
         )
+
+
+async def test_turns_bench_verifies_each_token(pool: WarmPool, tiny_image: str) -> None:
+    done: list[int] = []
+    figures = await measure_turns(
+        task(tiny_image, gold=GOLD), pool, TurnsOptions(episodes=6, concurrency=3), on_episode=done.append
+    )
+    found = {figure.name: figure.value for figure in figures}
+    assert done == [1, 2, 3, 4, 5, 6]
+    assert found["logprob_mismatches"] == 0
+    assert found["segments_checked"] >= 6
+    assert found["tokens_checked"] > found["segments_checked"]
+    assert found["overhead_p50_ms"] > 0
 
 
 def test_missing_task_is_one_error_line(tmp_path: Path) -> None:
