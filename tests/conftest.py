@@ -19,6 +19,7 @@ from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
 from tests.support.images import busybox_image, text_image
 from tests.support.sandboxes.conformance import DISK_SHARES
 from tests.support.services import missing
+from tests.support.state_dirs import share
 
 LONGEST_ID = 80
 
@@ -79,9 +80,7 @@ def toolbox() -> Iterator[Toolbox]:
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Path:
-    path = tmp_path / "state"
-    path.mkdir()
-    return path
+    return share(tmp_path / "state")
 
 
 @pytest.fixture

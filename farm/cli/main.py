@@ -102,6 +102,9 @@ def main() -> None:
     except Interrupted as interrupt:
         _complain(str(interrupt))
         sys.exit(INTERRUPTED)
+    except typer.Abort:  # "no" to a question, or no answer
+        _complain("nothing was done: the question was not answered with yes; --yes answers it")
+        sys.exit(1)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

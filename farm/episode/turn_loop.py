@@ -3,6 +3,7 @@
 If the context becomes full and the run has summaries, the policy writes one before the next turn (``context``).
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -119,6 +120,7 @@ class TurnLoop:
         self._first_turn = len(conversation.turns)
         self._options = ReplyOptions(parallel_calls=conversation.harness.parallel_calls)
         self._interrupted: RecordedTurn | None = None
+        self._asking: asyncio.Future[Reply] | None = None
         self._instruction = instruction
 
     async def run(self, sandbox: Sandbox) -> StopReason:
@@ -163,15 +165,30 @@ class TurnLoop:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            outage = self._policy.unavailable_reason
-            if outage is None and self._policy.silent_s >= SILENT_PART * self._limits.agent_s:
-                outage = f"it had sent nothing for {self._policy.silent_s:.0f} s"
-            if outage:
-                raise PolicyError(
-                    f"the endpoint was out when the agent's {self._limits.agent_s:g} s ended: {outage}",
-                    retryable=True,
-                ) from None
-            return StopReason.AGENT_TIMEOUT
+            return await self._end_at_deadline()
+        finally:
+            if self._asking is not None:
+                self._asking.cancel()
+                await asyncio.gather(self._asking, return_exceptions=True)
+
+    async def _end_at_deadline(self) -> StopReason:
+        """Decide whose fault it is that the agent's time has ended. Raises PolicyError if the endpoint was out.
+
+        A request that has no reply yet gets as much time again: only a whole reply shows that the endpoint worked.
+        """
+        limit_s, silent_s = self._limits.agent_s, self._policy.silent_s
+        outage = self._policy.unavailable_reason
+        if outage is None and silent_s >= SILENT_PART * limit_s:
+            outage = f"it had sent nothing for {silent_s:.0f} s"
+        if outage is None and self._asking is not None:
+            done, _ = await asyncio.wait({self._asking}, timeout=limit_s)
+            if done:
+                self._asking.result()
+            else:
+                outage = f"it had not ended its reply {limit_s:g} s later"
+        if outage:
+            raise PolicyError(f"the endpoint was out when the agent's {limit_s:g} s ended: {outage}", retryable=True)
+        return StopReason.AGENT_TIMEOUT
 
     async def _take_turn(self, sandbox: Sandbox) -> StopReason | None:
         """Take a turn. Return why the work ends with it, or None, also if a full context needs a summary first."""
@@ -209,7 +226,9 @@ class TurnLoop:
     async def _request(self, messages: Sequence[Message], options: ReplyOptions) -> TimedReply:
         started_at, requested, held_before_s = time.time(), time.monotonic(), self._policy.held_s
         with self._watch.phase("policy_s"):
-            reply = await self._policy.reply(messages, self._schemas, options)
+            self._asking = asyncio.ensure_future(self._policy.reply(messages, self._schemas, options))
+            reply = await asyncio.shield(self._asking)
+            self._asking = None
         held_s = self._policy.held_s - held_before_s
         if held_s:
             self._watch.add("held_s", held_s)

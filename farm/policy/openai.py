@@ -38,6 +38,7 @@ from farm.policy.routing.endpoint_group import EndpointRoute
 
 RESERVED = frozenset({"messages", "tools", "model", "stream", "n"})
 _BUSY = (429, 503)
+_TOO_LONG = (400, 413, 422)
 _ABORTED = "abort"
 _NO_ENTRY = (401, 403)
 _SET_KEY = "set the endpoint's API key (FARM_POLICY_KEY with FARM_POLICY_URL, or policy_endpoints)"
@@ -332,12 +333,15 @@ class OpenAIPolicy:
         return longest * self._jitter.uniform(0.5, 1.0)
 
     def _refused(self, answer: EndpointResponse[Reply]) -> Reply:
-        said = error_text(answer)
-        if answer.status in (400, 413, 422) and _CONTEXT.search(said):
-            return _FULL
         remedy = ""
-        if answer.status in _NO_ENTRY:
+        if answer.status in _TOO_LONG and _CONTEXT.search(error_text(answer)):
+            if self._turn:
+                return _FULL
+            remedy = "; the opening messages and max_tokens do not fit the model's context: lower max_tokens"
+        elif answer.status in _NO_ENTRY:
             remedy = f"; {_SET_KEY}"
+        elif answer.status == httpx.codes.BAD_REQUEST:
+            remedy = "; does it serve tool calls, and does it accept the run's sampling_params?"
         elif answer.status == httpx.codes.NOT_FOUND:
             remedy = "; is it the base address, ending in /v1, and is the model served (--model)?"
         raise PolicyError(f"{self._url} refuses with {describe_status(answer)}{remedy}", retryable=False)
@@ -346,6 +350,8 @@ class OpenAIPolicy:
 def _parse(body: bytes, endpoint: OpenAIEndpoint) -> Reply:
     """Parse a chat completion. Raises MalformedResponse, also for an aborted reply that cannot be continued."""
     reply = parse_completion(body)
+    if reply.finish_reason == "error":
+        raise MalformedResponse("the engine reports an error in place of a reply")
     if reply.sampled is not None and is_from_sglang(body):
         endpoint.is_sglang = True
     if reply.finish_reason == _ABORTED and reply.sampled is None and (reply.content or reply.tool_calls):

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+import msgspec
+from msgspec import Struct
 
 from farm.tasks.errors import MAX_LISTED_FAULTS, TaskError, TaskFault
 from farm.tasks.files import MANIFEST, read_bounded
@@ -14,15 +15,13 @@ NAME = "validated.json"
 MAX_BYTES = 64 * 1024 * 1024
 
 
-class ValidatedTask(BaseModel):
+class ValidatedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The validation of one task.
 
     ``image_digest`` is that of the image on the machine that validated; other machines build their own. ``timeout_s``:
     the time-out that follows from the gold solution. ``weak``: the share of wrong solutions that pass. Both are None if
     they were not measured.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     digest: str
     image: str
@@ -33,10 +32,8 @@ class ValidatedTask(BaseModel):
     weak: float | None = None
 
 
-class ValidatedSet(BaseModel):
+class ValidatedSet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A report: the digest of the set, and its tasks by id."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     digest: str
@@ -61,14 +58,13 @@ def read_validated(taskset: Path) -> ValidatedSet | None:
         if not path.exists():
             return None
         content = read_bounded(path, MAX_BYTES, _REWRITE)
-        return ValidatedSet.model_validate_json(content)
+        return msgspec.json.decode(content, type=ValidatedSet)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise TaskError(path, f"cannot be read ({error.strerror})", "make it readable") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise TaskError(path, f"is not a report of validation ({first['msg']})", _REWRITE) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # decoding stops at the first fault
+        raise TaskError(path, f"is not a report of validation ({str(error)[:200]})", _REWRITE) from None
 
 
 def write_validated(taskset: Path, tasks: Mapping[str, ValidatedTask]) -> Path:
@@ -78,7 +74,7 @@ def write_validated(taskset: Path, tasks: Mapping[str, ValidatedTask]) -> Path:
     report = ValidatedSet(digest=set_digest({name: task.digest for name, task in entries.items()}), tasks=entries)
     stage = path.with_name(f".{path.name}.new")
     try:
-        stage.write_text(report.model_dump_json(indent=1) + "\n")
+        stage.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
         stage.replace(path)
     except OSError as error:
         raise TaskError(path, f"cannot be written ({error.strerror})", "make its directory writable") from None

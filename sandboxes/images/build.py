@@ -40,6 +40,7 @@ _REFUSED = re.compile(
 _STEP_OUTPUT = re.compile(r"^#\d+ [\d.]+ (.*)")
 _MOUNT = re.compile(r"--mount=\S+\s+")
 _ERROR_LINE = re.compile(r"(?:\S+: )*(?:error|fatal|E|ERROR|Error|.*[Ss]yntax error)\b.*[: ]")
+"""Its time grows with the square of a line's length, so only the start of a line is searched."""
 _EXIT_CODE = re.compile(r"exit code: (\d+)$")
 _KILLED = "exit code 137"
 _REASON_LIMIT = 300
@@ -296,7 +297,7 @@ def _reason(lines: Sequence[str]) -> str:
         return (error_lines or lines or ["the builder printed nothing"])[-1][:_REASON_LIMIT]
     step = f"#{_number(lines[failed])} "
     message = [match[1] for line in lines[:failed] if line.startswith(step) and (match := _STEP_OUTPUT.match(line))]
-    error_lines = [line for line in message if _ERROR_LINE.match(line)]
+    error_lines = [line for line in message if _ERROR_LINE.match(line[:_REASON_LIMIT])]
     exit_code = _EXIT_CODE.search(lines[failed])
     header = next((line for line in lines if line.startswith(f"{step}[")), "")
     what = _MOUNT.sub("", header.partition("] ")[2])[:_REASON_LIMIT] or "a step"

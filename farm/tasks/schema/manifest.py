@@ -25,6 +25,8 @@ from farm.tasks.schema.manifest_types import (
     RelativePath,
     Seconds,
     Sha256,
+    StopAtFirst,
+    Texts,
     UserName,
     Word,
     as_tables,
@@ -78,14 +80,14 @@ class OriginalTable(_Strict):
     package: Word
     version: Word
     sha256: Sha256
-    changed: Annotated[tuple[RelativePath, ...], Field(min_length=1)]
+    changed: Annotated[tuple[RelativePath, ...], Field(min_length=1), StopAtFirst()]
 
 
 class ExpectedFile(_Strict):
     """A file of the expected answer with its ranges of lines."""
 
     path: RelativePath
-    lines: tuple[LineRange, ...]
+    lines: Annotated[tuple[LineRange, ...], StopAtFirst()]
 
 
 class RetrievalTable(_Strict):
@@ -94,7 +96,7 @@ class RetrievalTable(_Strict):
     calls_per_turn: Annotated[int, Field(ge=1, le=64)] = 8
     max_turns: Annotated[int, Field(ge=1, le=100)] = 4
     beta: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = 0.5
-    expected: tuple[ExpectedFile, ...]
+    expected: Annotated[tuple[ExpectedFile, ...], StopAtFirst()]
 
     @model_validator(mode="after")
     def _names_a_line(self) -> Self:
@@ -111,14 +113,14 @@ class FarmTable(_Strict):
 
     workspace: AbsolutePath | None = None
     grading: GradingMode = GradingMode.PATCH
-    fail_to_pass: tuple[str, ...] | RelativePath = ()
-    pass_to_pass: tuple[str, ...] | RelativePath = ()
-    never_false: tuple[str, ...] | RelativePath = ()
+    fail_to_pass: Texts | RelativePath = ()
+    pass_to_pass: Texts | RelativePath = ()
+    never_false: Texts | RelativePath = ()
     test_command: Command | None = None
     report: ReportFormat | None = None
     test_patch: RelativePath | None = None
     protected: Protected = ()
-    tools: Annotated[tuple[str, ...], BeforeValidator(one_or_more)] = ()
+    tools: Annotated[Texts, BeforeValidator(one_or_more)] = ()
     network: Annotated[Hosts, BeforeValidator(none_is_no_host)] | None = None
     max_turns: Annotated[int, Field(ge=1, le=10_000)] = 100
     source: ReleaseTable | None = None
@@ -211,8 +213,10 @@ class ArtifactTable(_Harbor):
 
 
 MAX_ARTIFACTS = 100
-Collected = Annotated[tuple[CollectTable, ...], Field(max_length=MAX_ARTIFACTS)]
-Artifacts = Annotated[tuple[ArtifactTable, ...], BeforeValidator(as_tables), Field(max_length=MAX_ARTIFACTS)]
+Collected = Annotated[tuple[CollectTable, ...], StopAtFirst(), Field(max_length=MAX_ARTIFACTS)]
+Artifacts = Annotated[
+    tuple[ArtifactTable, ...], StopAtFirst(), BeforeValidator(as_tables), Field(max_length=MAX_ARTIFACTS)
+]
 
 
 class VerifierTable(_Networked):
@@ -259,7 +263,7 @@ class Manifest(_Harbor):
     agent: AgentTable = AgentTable()
     environment: EnvironmentTable = EnvironmentTable()
     solution: SolutionTable = SolutionTable()
-    steps: Annotated[tuple[StepTable, ...], Field(max_length=MAX_STEPS)] = ()
+    steps: Annotated[tuple[StepTable, ...], StopAtFirst(), Field(max_length=MAX_STEPS)] = ()
     multi_step_reward_strategy: StepReward = StepReward.MEAN
     artifacts: Artifacts = ()
 

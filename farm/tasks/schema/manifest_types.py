@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field
 
 from farm.core.path_patterns import GitignorePatterns, TarPatterns, check_patterns
 from sandboxes.egress import AllowList
@@ -130,14 +130,26 @@ def _variables(value: Mapping[str, str]) -> Mapping[str, str]:
 
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
 AbsolutePath = Annotated[str, AfterValidator(_absolute_path)]
-Protected = Annotated[tuple[str, ...], AfterValidator(_protected)]
+
+
+class StopAtFirst(FailFast):
+    """``FailFast`` that may be part of a union."""
+
+    def __hash__(self) -> int:
+        return hash(self.fail_fast)
+
+
+Texts = Annotated[tuple[str, ...], StopAtFirst()]
+"""A list that is refused at its first wrong item: a description of every item of a long list fills the memory."""
+
+Protected = Annotated[Texts, AfterValidator(_protected)]
 """Lines of a ``.gitignore`` file."""
-Excluded = Annotated[tuple[str, ...], AfterValidator(_excluded)]
+Excluded = Annotated[Texts, AfterValidator(_excluded)]
 """Patterns as ``tar --exclude`` reads them."""
 Command = Annotated[str, Field(max_length=MAX_COMMAND_CHARS)]
 Seconds = Annotated[float, Field(gt=0, le=DAY_S, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Hosts = Annotated[tuple[str, ...], AfterValidator(_hosts)]
+Hosts = Annotated[Texts, AfterValidator(_hosts)]
 Env = Annotated[Mapping[str, str], AfterValidator(_variables)]
 ImageName = Annotated[str, Field(max_length=1024), AfterValidator(image_reference)]
 NetworkMode = Literal["public", "no-network", "allowlist"]

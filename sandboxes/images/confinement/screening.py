@@ -32,7 +32,7 @@ _NAME_LETTERS = 7
 """The length of the longest name in ``_CHECKED``."""
 _CHECKED = frozenset({"FROM", "ADD", "COPY", "RUN", "ONBUILD"})
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::-([^{}$]*))?\}|([A-Za-z_]\w*))")
-_ARGUMENT = re.compile(r"([A-Za-z_]\w*)=(\S*)")
+_ARGUMENT = re.compile(r"(?<!\w)([A-Za-z_]\w*+)=(\S*+)")
 _MOUNT = re.compile(r"(?<!\S)--mount=(\S+)", re.IGNORECASE)
 _REMOTE = re.compile(r"^(?:[a-z][a-z0-9+.-]*://|git@|[\w.-]+@[\w.-]+:|(?:www\.)?github\.com/)", re.IGNORECASE)
 _PLATFORM = {"TARGETARCH": "amd64", "BUILDARCH": "amd64", "TARGETOS": "linux", "BUILDOS": "linux"}

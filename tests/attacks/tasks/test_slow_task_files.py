@@ -415,3 +415,76 @@ def test_zip_with_large_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(forged)
     with pytest.raises(ArchiveError, match="has a directory of more than 16 MiB"):
         list(read_archive(tmp_path / "a.zip"))
+
+
+def test_argument_without_a_value_is_linear(tmp_path: Path) -> None:
+    path = tmp_path / "Dockerfile"
+    path.write_text("FROM a\nARG " + "b" * 400_000 + "\n")
+    naive = r"""
+        import re, sys
+        begin()
+        re.findall(r"([A-Za-z_]\w*)=(\S*)", open(sys.argv[1]).read())
+    """
+    assert both(naive, OURS_SCREENING, path) == "('a',)\n"
+
+
+def test_reason_of_a_failed_build_is_linear(tmp_path: Path) -> None:
+    path = tmp_path / "output"
+    said = "".join(f"#5 {second}.0 {'a: ' * 100_000}\n" for second in range(4))
+    path.write_text(f'#5 [2/2] RUN false\n{said}#5 ERROR: process "false" did not complete: exit code: 1\n')
+    naive = r"""
+        import re, sys
+        begin()
+        line = open(sys.argv[1]).read().split("\n")[1][7:]
+        re.match(r"(?:\S+: )*(?:error|fatal|E|ERROR|Error|.*[Ss]yntax error)\b.*[: ]", line)
+    """
+    ours = """
+        import sys
+        from sandboxes.images.build import _reason
+        begin()
+        print(_reason(open(sys.argv[1]).read().split("\\n"))[-40:])
+    """
+    assert both(naive, ours, path) == "a: a: a: ; 'RUN false' ended with exit code 1"[-40:] + "\n"
+
+
+@pytest.mark.parametrize("faults", [10, 2_000_000])
+def test_faults_of_validation_report_are_not_collected(tmp_path: Path, faults: int) -> None:
+    """A few faults or millions: one is reported, and the memory does not grow with their number."""
+    (tmp_path / "validated.json").write_bytes(
+        b'{"format":1,"digest":"x","tasks":{' + b",".join(b'"%d":1' % number for number in range(faults)) + b"}}"
+    )
+    ours = """
+        import resource, sys
+        from pathlib import Path
+        from farm.tasks import TaskError
+        from farm.tasks.validation_file import read_validated
+        begin()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            read_validated(Path(sys.argv[1]))
+        except TaskError as error:
+            print("is not a report of validation" in str(error))
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10 < 256)
+    """
+    assert output_of(textwrap.dedent(ours), str(tmp_path)) == "True\nTrue\n"
+
+
+def test_wrong_test_ids_are_not_all_described(tmp_path: Path) -> None:
+    path = tmp_path / "task.toml"
+    path.write_text('[metadata.farm]\nworkspace = "/w"\nfail_to_pass = [' + "1," * 400_000 + "]\n")
+    ours = """
+        import resource, sys
+        from pathlib import Path
+        from farm.tasks import TaskError
+        from farm.tasks.schema.manifest import parse_manifest
+        path = Path(sys.argv[1])
+        content = path.read_bytes()
+        begin()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            parse_manifest(path, content)
+        except TaskError as error:
+            print("fail_to_pass.0: input should be a valid string" in str(error))
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10 < 256)
+    """
+    assert output_of(textwrap.dedent(ours), str(path)) == "True\nTrue\n"

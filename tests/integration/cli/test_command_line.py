@@ -356,6 +356,9 @@ def test_run_is_listed_shown_and_deleted(farm: Farm, up: Mapping[str, str]) -> N
         ended = farm("runs", word, run)
         assert ended.returncode == 1
         assert f"the run {run} has ended" in ended.stderr
+    unanswered = farm("runs", "delete", run)
+    assert unanswered.returncode == 1
+    assert "nothing was done: the question was not answered with yes" in unanswered.stderr
     assert farm("runs", "delete", run, "--yes").returncode == 0
     gone = farm("runs", "show", run)
     assert (gone.returncode, f"there is no run {run}" in gone.stderr) == (1, True)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.pages import PAGES, ROOT, Block, blocks, name
 from tests.support.services import kept_port, require_program
+from tests.support.state_dirs import share
 
 GROUPS = {
     "farm/docs/tasks.md": "docs-tasks",
@@ -41,10 +42,10 @@ def _pages() -> Iterator[object]:
 
 @pytest.fixture
 def environ(tmp_path: Path) -> Iterator[Mapping[str, str]]:
-    """A state directory and a port of the page's own. A farm that is still up at the end is stopped."""
+    """Return a state directory and a port of the page's own. Stop a farm that is still up at the end."""
     require_program("docker")
     with kept_port() as port:
-        own = {"FARM_STATE_DIR": str(tmp_path / "state"), "FARM_PORT": str(port)}
+        own = {"FARM_STATE_DIR": str(share(tmp_path / "state")), "FARM_PORT": str(port)}
         chosen = {**os.environ, **own}
         yield chosen
         subprocess.run([ROOT / ".venv/bin/farm", "down"], env=chosen, cwd=ROOT, check=True)

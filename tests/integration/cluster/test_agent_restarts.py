@@ -31,6 +31,7 @@ from tests.support.farm import tiny
 from tests.support.farm.cluster_process import JOIN_TOKEN
 from tests.support.owner_process import OwnerProcess
 from tests.support.services import require_program
+from tests.support.state_dirs import share
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.docker, pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
@@ -62,8 +63,7 @@ async def test_killed_agent_restarts_and_run_completes(
     require_program("redis-server")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     state_dir = tmp_path / "state"
-    (state_dir / "toolbox").mkdir(parents=True)
-    (state_dir / "toolbox" / toolbox.path.parent.name).symlink_to(toolbox.path.parent)
+    share(state_dir)
     stores: list[Store] = []
 
     @asynccontextmanager
@@ -138,8 +138,7 @@ def test_farm_with_stuck_agent_stops_completely(
 ) -> None:
     require_program("redis-server")
     state_dir, log = tmp_path / "state", tmp_path / "log"
-    (state_dir / "toolbox").mkdir(parents=True)
-    (state_dir / "toolbox" / toolbox.path.parent.name).symlink_to(toolbox.path.parent)
+    share(state_dir)
     chosen = {**os.environ, "FARM_STATE_DIR": str(state_dir), "FARM_PORT": "0", "PYTHONPATH": str(ROOT)}
     argv = [sys.executable, "-m", "farm.cli.main"]
 
@@ -195,8 +194,7 @@ async def test_down_removes_sandboxes_of_killed_farm(
 ) -> None:
     """No process of the farm is left that could restart the agent."""
     state_dir = tmp_path / "state"
-    (state_dir / "toolbox").mkdir(parents=True)
-    (state_dir / "toolbox" / toolbox.path.parent.name).symlink_to(toolbox.path.parent)
+    share(state_dir)
     owner = await OwnerProcess.start("oci", state_dir, toolbox)
     left = await owner.told("create", tiny_image, [])
     await owner.kill()

@@ -36,6 +36,7 @@ from tests.support.farm.episode_values import EDITOR
 from tests.support.model_server import ModelServer, Say, Script, serving
 from tests.support.redis_server import running_redis
 from tests.support.services import needs_root
+from tests.support.state_dirs import share
 
 pytestmark = [pytest.mark.redis, pytest.mark.docker, pytest.mark.slow, needs_root]
 
@@ -122,8 +123,7 @@ async def scene(
     kind: RuntimeKind, docker_client: docker.DockerClient, toolbox: Toolbox, tiny_image: str, tmp_path: Path
 ) -> AsyncIterator[Scene]:
     state_dir = tmp_path / "state"
-    (state_dir / "toolbox").mkdir(parents=True)
-    (state_dir / "toolbox" / toolbox.path.parent.name).symlink_to(toolbox.path.parent)
+    share(state_dir)
     async with running_redis(tmp_path / "redis") as redis, serving(ModelServer([])) as model:
         store = Store(redis.url)
         async with AgentProcess.running(store, redis.url, tmp_path, kind) as farm:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from farm.client import FarmClient, Unreadable
@@ -238,7 +239,7 @@ async def test_changed_task_runs_only_with_unvalidated(place: Place) -> None:
     ((task, _),) = prepare(place.path / "tasksets" / "demo", ())
     known = ValidatedTask(digest=task.digest, image=task.image, image_digest="sha256:1", fit=True)
     body = {"taskset": "demo", "policy": "nop", "group_size": 1}
-    for found, status in ((known, 201), (known.model_copy(update={"digest": "another"}), 422)):
+    for found, status in ((known, 201), (msgspec.structs.replace(known, digest="another"), 422)):
         write_validated(place.path / "tasksets" / "demo", {task.id: found})
         answer = await place.post("/v1/runs", body)
         assert answer.status_code == status
@@ -261,7 +262,7 @@ async def test_only_fit_requires_tasks_validated_as_fit(place: Place) -> None:
         f"none of its tasks is fit ({task.id} was validated as unfit (gold)); validate again with"
         in answer.json()["detail"]
     )
-    write_validated(place.path / "tasksets" / "demo", {task.id: known.model_copy(update={"fit": True})})
+    write_validated(place.path / "tasksets" / "demo", {task.id: msgspec.structs.replace(known, fit=True)})
     answer = await place.post("/v1/runs", body)
     assert (answer.status_code, answer.json()["left_out"]) == (201, [])
     assert problem(await place.post("/v1/runs", body | {"unvalidated": True}))[0] == 422

@@ -108,6 +108,15 @@ class Scripted:
     async def close(self) -> None:
         return None
 
+    def late(self, seconds: float) -> Callable[[], Awaitable[Reply]]:
+        """Return a reply that comes after so many seconds."""
+
+        async def reply() -> Reply:
+            await asyncio.sleep(seconds)
+            return DONE
+
+        return reply
+
     async def forever(self) -> Reply:
         """A step that never answers."""
         self.waiting.set()

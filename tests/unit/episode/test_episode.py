@@ -106,9 +106,10 @@ async def test_limit_truncates_episode_and_change_is_graded(
 
 async def test_agent_deadline_during_reply_truncates_episode() -> None:
     policy = Scripted(FIX)
-    policy.then(policy.forever)
+    policy.then(policy.late(1.2))
     rollout = await episode(policy, limits=EpisodeLimits(agent_s=1.0))
     assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
+    assert len(rollout.turns) == 1, "the late reply is no turn"
 
 
 async def test_deadline_during_call_records_unfinished_calls() -> None:
@@ -132,18 +133,29 @@ async def test_deadline_during_outage_is_model_failure() -> None:
 
 
 @pytest.mark.parametrize("silent", [True, False])
-async def test_deadline_with_silent_endpoint_is_model_failure(silent: bool) -> None:
+async def test_deadline_without_reply_is_model_failure(silent: bool) -> None:
     policy = Scripted(FIX)
     policy.then(policy.forever)
     policy.silent_s = 0.09 if silent else 0.01
     rollout = await episode(policy, limits=EpisodeLimits(agent_s=0.1))
-    if silent:
-        assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
-        assert rollout.error is not None
-        assert (rollout.error.origin, rollout.error.retryable) == (Origin.MODEL, True)
-        assert "had sent nothing for" in rollout.error.message
-    else:
-        assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
+    assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.retryable) == (Origin.MODEL, True)
+    assert ("had sent nothing for" if silent else "had not ended its reply 0.1 s later") in rollout.error.message
+
+
+async def test_late_failure_of_endpoint_is_model_failure() -> None:
+    policy = Scripted(FIX)
+
+    async def fail() -> Reply:
+        await asyncio.sleep(0.2)
+        raise PolicyError("http://h/v1: 500", retryable=True)
+
+    policy.then(fail)
+    rollout = await episode(policy, limits=EpisodeLimits(agent_s=0.15))
+    assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
+    assert rollout.error is not None
+    assert rollout.error.message == "http://h/v1: 500"
 
 
 async def test_an_endpoint_that_never_answers_gives_no_reward() -> None:

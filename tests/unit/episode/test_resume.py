@@ -274,7 +274,7 @@ async def test_agent_timeout_excludes_time_between_processes(tmp_path: Path) -> 
         spent_s = journal.past.spent_s - journal.past.began_at_s
         assert spent_s >= 0.2
         last = Scripted(*REPLIES[:1])
-        last.then(last.forever)
+        last.then(last.late(0.2))
         rollout = await machine.episode(last, journal, EpisodeLimits(agent_s=spent_s + 0.1))
         assert rollout.stop_reason is StopReason.AGENT_TIMEOUT
         assert rollout.metrics["total_s"] >= 0.3

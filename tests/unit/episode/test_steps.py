@@ -144,7 +144,7 @@ async def test_timeout_is_per_step_and_turns_are_total() -> None:
     first = replace(bundle.task.steps[0], agent_timeout_s=1.0)
     bundle = replace(bundle, task=replace(bundle.task, agent_timeout_s=1.0, steps=(first, bundle.task.steps[1])))
     policy = Scripted(write(0, 1))
-    policy.then(policy.forever)
+    policy.then(policy.late(1.2))
     policy.then(write(1, 1))
     policy.then(DONE)
     runtime = fake(programs={"score": score, "ready": ready})

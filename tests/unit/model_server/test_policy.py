@@ -11,7 +11,7 @@ from farm.core.rollout import StopReason, WeightSpan
 from farm.core.run import PolicySpec
 from farm.model_server import EngineConfig, count_mismatches, recompute_logprobs
 from farm.model_server.generation import Span
-from farm.policy.base import Reply, Sampled
+from farm.policy.base import PolicyError, Reply, Sampled
 from farm.policy.openai import OpenAIPolicy, RetrySettings
 from farm.policy.openai_endpoint import OpenAIEndpoint
 from tests.support.farm.model_calls import TOOLS, until
@@ -93,8 +93,17 @@ async def test_next_turn_uses_cached_prefix() -> None:
 
 
 async def test_full_context_stops_the_policy() -> None:
+    async with serving(config=EngineConfig(max_model_len=2000)) as model, policy_of(model, max_tokens=40) as policy:
+        await policy.reply([USER], TOOLS)
+        assert (await policy.reply([USER, *[USER] * 400], TOOLS)).stop is StopReason.CONTEXT_LENGTH
+
+
+async def test_opening_that_never_fits_is_refused() -> None:
+    """The run's setting is at fault, so no reward may follow."""
     async with serving(config=EngineConfig(max_model_len=64)) as model, policy_of(model) as policy:
-        assert (await policy.reply([USER], TOOLS)).stop is StopReason.CONTEXT_LENGTH
+        with pytest.raises(PolicyError, match="do not fit the model's context: lower max_tokens") as caught:
+            await policy.reply([USER], TOOLS)
+    assert not caught.value.retryable
 
 
 @pytest.mark.parametrize(

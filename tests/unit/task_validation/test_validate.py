@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from farm.core.task import ReportFormat
@@ -223,7 +224,7 @@ FIT = ValidatedTask(digest="d1", image="i:1", image_digest="sha256:1", fit=True,
 
 def test_changed_tasks_are_refused(tmp_path: Path) -> None:
     refuse_unvalidated(tmp_path, {"a": "d1"})  # no report: nothing to go by
-    unfit = FIT.model_copy(update={"digest": "d2", "fit": False, "reasons": ("gold", "cheat")})
+    unfit = msgspec.structs.replace(FIT, digest="d2", fit=False, reasons=("gold", "cheat"))
     path = write_validated(tmp_path, {"b": unfit, "a": FIT})
     assert path == tmp_path / "validated.json"
     report = read_validated(tmp_path)
@@ -243,7 +244,7 @@ def test_changed_tasks_are_refused(tmp_path: Path) -> None:
 
 
 def test_error_lists_all_unvalidated_tasks(tmp_path: Path) -> None:
-    unfit = FIT.model_copy(update={"digest": "d2", "fit": False, "reasons": ("gold",)})
+    unfit = msgspec.structs.replace(FIT, digest="d2", fit=False, reasons=("gold",))
     write_validated(tmp_path, {"a": FIT, "b": unfit})
     told = (
         r"^a: was changed since .*; b was validated as unfit \(gold\); "
@@ -259,9 +260,9 @@ def test_only_fit_tasks_are_loaded(tmp_path: Path) -> None:
         write_task(tasks, name)
     reads = {read.task.id: read.task for read in read_taskset(tasks)}
     known = {
-        name: FIT.model_copy(update={"digest": reads[name].digest}) for name in ("fit", "changed", "unfit", "broken")
+        name: msgspec.structs.replace(FIT, digest=reads[name].digest) for name in ("fit", "changed", "unfit", "broken")
     }
-    known["unfit"] = known["unfit"].model_copy(update={"fit": False, "reasons": ("gold",)})
+    known["unfit"] = msgspec.structs.replace(known["unfit"], fit=False, reasons=("gold",))
     write_validated(tasks, known)
     (tasks / "changed" / "instruction.md").write_text("Something else.")
     (tasks / "broken" / "task.toml").write_text("[")
@@ -301,7 +302,7 @@ def test_single_task_uses_report_of_its_set(tmp_path: Path) -> None:
     for digests, what in (({"a": "d9"}, "was changed since"), ({"c": "d1"}, "^c: is not in ")):
         with pytest.raises(TaskError, match=what):
             refuse_unvalidated(alone, digests)
-    write_validated(alone, {"a": FIT.model_copy(update={"digest": "d9"})})
+    write_validated(alone, {"a": msgspec.structs.replace(FIT, digest="d9")})
     refuse_unvalidated(alone, {"a": "d9"})
 
 
