@@ -91,6 +91,8 @@ def run(
     if rewards is not None and rewards.endswith(".toml"):
         read_rules(Path(rewards))
     endpoint = policy if "://" in policy else None
+    if endpoint is None and policy not in ("oracle", "nop"):
+        _refuse_without_farm(policy, settings)
     with farm_for(settings, config, lasting=detach, endpoint=endpoint) as client:
         pinned = None if rewards is None else meant_version(client, rewards)
         with progress_console.status(Text(f"preparing {taskset}")):
@@ -177,6 +179,15 @@ def _meant(taskset: Path, config: Config) -> str:
         raise CliError(f"{taskset} is not there; name a directory of tasks, such as images/tasks")
     # A farm that runs has a configuration of its own.
     return name if running_farm(config.state_dir) else str(named_taskset(name, config.tasksets))
+
+
+def _refuse_without_farm(policy: str, config: Config) -> None:
+    """Raise CliError if no farm is up that could know a policy by this name."""
+    from farm.cluster import running_farm
+
+    if running_farm(config.state_dir) is None:
+        remedy = f"start one with `farm up` and make it with `farm policies put {policy}`, or give an endpoint's URL"
+        raise CliError(f"no farm is up here that knows a policy {policy}; {remedy}")
 
 
 def _policy(

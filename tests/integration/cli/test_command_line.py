@@ -71,7 +71,8 @@ def children_of_farms(state_dir: str) -> list[str]:
     [
         (["up", "--prot", "1"], {}, 2, "--port"),
         (["bogus"], {}, 2, "farm --help"),
-        (["run", str(SQLPARSE), "--policy", "bogus"], {}, 2, "URL of an endpoint"),
+        (["run", str(SQLPARSE), "--policy", "bo gus"], {}, 2, "URL of an endpoint"),
+        (["run", str(SQLPARSE), "--policy", "bogus"], {}, 1, "no farm is up here that knows a policy bogus"),
         (["run", "nowhere", "--policy", "nop", "--group-size", "1001"], {}, 2, "--group-size: should be less than"),
         (["run", "nowhere", "--policy", "nop", "--groups", "9" * 30], {}, 2, "--groups: should be less than or equal"),
         (["run", "nowhere", "--policy", "http://["], {}, 2, "--policy: should be an address such as http://HOST"),
