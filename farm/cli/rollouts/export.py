@@ -138,7 +138,7 @@ def _schema(arrow: Any, with_turns: bool) -> Any:
     numbers = arrow.map_(text, real)
     texts = dict.fromkeys(("rollout_id", "run_id", "group_id", "task_id", "task_digest", "image_digest"), text)
     texts |= dict.fromkeys(("split", "status", "stop_reason", "reward_version", "policy", "farm_version", "node"), text)
-    texts |= {"tool_pack": text, "harness_digest": text, "sampling_params": text}
+    texts |= {"tool_pack": text, "harness_digest": text, "model": text, "sampling_params": text}
     error = arrow.struct({"origin": text, "type": text, "message": text, "retryable": flag})
     flags = arrow.list_(arrow.struct({"kind": text, "turn": integer, "call": integer, "evidence": text}))
     sampled = arrow.struct({"start": integer, "end": integer, "finish_reason": text, "request_id": text})
