@@ -19,7 +19,6 @@ from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
 from tests.support.images import busybox_image, text_image
 from tests.support.sandboxes.conformance import DISK_SHARES
 from tests.support.services import missing
-from tests.support.state_dirs import share
 
 LONGEST_ID = 80
 
@@ -80,7 +79,9 @@ def toolbox() -> Iterator[Toolbox]:
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Path:
-    return share(tmp_path / "state")
+    path = tmp_path / "state"
+    path.mkdir()
+    return path
 
 
 @pytest.fixture
