@@ -1,7 +1,7 @@
 """Benchmarks, one file each. Each measures the farm and a named baseline in the same run, in alternating rounds.
 
-A benchmark is an ``async`` function that returns figures; ``farm.cli.bench`` calls it, adds the machine and prints the
-result. The figures are in farm/docs/measurements and sandboxes/docs/measurements.md.
+A benchmark is an ``async`` function that returns figures. ``farm.cli.development.bench`` calls it, adds the machine and
+prints the result. The figures are in farm/docs/measurements and sandboxes/docs/measurements.md.
 """
 
 from farm.bench.density import measure_density

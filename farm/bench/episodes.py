@@ -1,22 +1,19 @@
 """``episodes``: oracle episodes of one task by the farm, compared with a bare loop over the Docker SDK."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from farm.bench.bench_episode import make_assignment, temporary_journals
 from farm.bench.docker_containers import connect
 from farm.bench.docker_loop import solve_once
 from farm.bench.interleave import Side, in_turn
 from farm.bench.results import BenchError, Figure
-from farm.core.rollout import Split
-from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec, group_id, rollout_id
+from farm.core.run import PolicySpec
 from farm.episode import JournalDirectory, NodeServices, run_episode
 from farm.policy.oracle import OraclePolicy
-from farm.tasks import TaskBundle, task_ref
+from farm.tasks import TaskBundle
 from farm.tasks.images import sandbox_spec
 from sandboxes import WarmPool
 
@@ -40,7 +37,7 @@ async def measure_episodes(
     does not solve the task.
     """
     services, numbers = NodeServices("bench", pool), count()
-    async with connect(docker_host, concurrency) as docker, _journals() as journals:
+    async with connect(docker_host, concurrency) as docker, temporary_journals() as journals:
 
         async def by_farm() -> float:
             return await _overhead_s(_farm_episode(bundle, services, journals, next(numbers)))
@@ -65,28 +62,8 @@ async def _overhead_s(episode: Awaitable[float]) -> float:
     return time.monotonic() - began - command_s
 
 
-@asynccontextmanager
-async def _journals() -> AsyncIterator[JournalDirectory]:
-    with TemporaryDirectory(prefix="farm-journals-") as directory:
-        yield JournalDirectory(Path(directory))
-
-
 async def _farm_episode(bundle: TaskBundle, services: NodeServices, journals: JournalDirectory, number: int) -> float:
-    group = group_id("bench", number)
-    order = EpisodeAssignment(
-        rollout_id=rollout_id(group, 0),
-        attempt=0,
-        final=True,
-        run_id="bench",
-        group_id=group,
-        group_index=0,
-        group_size=1,
-        task=task_ref(bundle),
-        split=Split.EVAL,
-        policy=_ORACLE,
-        limits=EpisodeLimits(),
-        seed=number,
-    )
+    order = make_assignment(bundle, number, _ORACLE)
     policy = OraclePolicy(bundle)
     journal = journals.of(order)
     rollout = await run_episode(order, bundle, policy, services, journal=journal)

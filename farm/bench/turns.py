@@ -16,20 +16,19 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import httpx
 
+from farm.bench.bench_episode import make_assignment, temporary_journals
 from farm.bench.results import BenchError, Figure
 from farm.core.harness import Harness, SummarySettings
-from farm.core.rollout import Rollout, SegmentKind, Split, TurnKind
-from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec, group_id, rollout_id
+from farm.core.rollout import Rollout, SegmentKind, TurnKind
+from farm.core.run import EpisodeLimits, PolicySpec
 from farm.core.task import ReportFormat
 from farm.episode import JournalDirectory, NodeServices, run_episode
 from farm.model_server import count_segment_mismatches
 from farm.policy import EndpointPool, PolicyRoutes, make_policy
-from farm.tasks import TaskBundle, task_ref
+from farm.tasks import TaskBundle
 from sandboxes import WarmPool
 
 DIALECTS = ("vllm", "sglang")
@@ -54,7 +53,7 @@ class TurnsOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """What a rollout contributes: its segments by kind, its mismatches, and the seconds between its turns."""
+    """The figures of one rollout: its segments by kind, its mismatches, and the seconds between its turns."""
 
     segments: int
     compacted: int
@@ -75,7 +74,7 @@ async def measure_turns(
     bundle = _cheaply_graded(bundle)
     services, numbers = NodeServices("bench", pool), iter(range(options.episodes))
     checked: list[_Checked] = []
-    async with _model_servers() as urls, _journals() as journals:
+    async with _model_servers() as urls, temporary_journals() as journals:
         routes = PolicyRoutes(EndpointPool())
         opening = await _opening_tokens(bundle, services, routes, urls[0])
         harness = Harness(summaries=SummarySettings(opening + CONTEXT_GROWTH, SUMMARY_TOKENS))
@@ -150,8 +149,7 @@ def _cheaply_graded(bundle: TaskBundle) -> TaskBundle:
 
 async def _opening_tokens(bundle: TaskBundle, services: NodeServices, routes: PolicyRoutes, url: str) -> int:
     """Return the number of tokens of the opening messages, by an episode of one turn."""
-    with TemporaryDirectory(prefix="farm-journals-") as directory:
-        journals = JournalDirectory(Path(directory))
+    async with temporary_journals() as journals:
         rollout = await _episode(bundle, services, routes, journals, 10**6, (url,), Harness(), turns=1)
     return rollout.turns[0].prompt_tokens
 
@@ -167,27 +165,12 @@ async def _episode(
     *,
     turns: int = TURNS,
 ) -> Rollout:
-    group = group_id("bench", number)
     spec = PolicySpec(
         "openai",
         endpoint=urls[number % len(urls)],
         sampling_params={"seed": number, "temperature": 1.0, "max_tokens": REPLY_TOKENS},
     )
-    order = EpisodeAssignment(
-        rollout_id=rollout_id(group, 0),
-        attempt=0,
-        final=True,
-        run_id="bench",
-        group_id=group,
-        group_index=0,
-        group_size=1,
-        task=task_ref(bundle),
-        split=Split.EVAL,
-        policy=spec,
-        limits=EpisodeLimits(max_turns=turns, tool_s=10.0),
-        seed=number,
-        harness=harness,
-    )
+    order = make_assignment(bundle, number, spec, EpisodeLimits(max_turns=turns, tool_s=10.0), harness)
     policy = make_policy(spec, bundle, seed=number, routes=routes, session=order.rollout_id)
     journal = journals.of(order)
     rollout = await run_episode(order, bundle, policy, services, journal=journal)
@@ -196,12 +179,6 @@ async def _episode(
         why = rollout.error.message if rollout.error else rollout.reason
         raise BenchError(f"episode {number} cannot be trained on: {why}")
     return rollout
-
-
-@asynccontextmanager
-async def _journals() -> AsyncIterator[JournalDirectory]:
-    with TemporaryDirectory(prefix="farm-journals-") as directory:
-        yield JournalDirectory(Path(directory))
 
 
 @asynccontextmanager

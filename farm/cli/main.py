@@ -36,8 +36,8 @@ COMMANDS = {
     "rollouts": "rollouts:app",
     "rewards": "rewards:app",
     "sandbox": "sandbox:sandbox",
-    "bench": "bench:app",
-    "dev": "dev:app",
+    "bench": "development.bench:app",
+    "dev": "development.dev:app",
 }
 EXPLAINED = {
     "farm.cli.errors": "CliError",

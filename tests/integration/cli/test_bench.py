@@ -27,7 +27,7 @@ from farm.bench import (
     measure_verify,
 )
 from farm.bench.docker_containers import LABEL
-from farm.cli.bench import app
+from farm.cli.development.bench import app
 from farm.cli.errors import CliError
 from farm.core.change import Change
 from farm.tasks import BundleFile
