@@ -30,7 +30,8 @@ class Verdict:
     tests that did not pass by the report, if there is one; ``tests_after_decoy`` are those of them that ran behind a
     decoy test like them. ``screened``: lines of the change that look like forged results. ``passed_false``: ids,
     without parameters, of expected tests of which a false version passed. ``unreported``: the verifier gave no result
-    at all, which an image that cannot run the tests causes as well.
+    at all, which an image that cannot run the tests causes as well. ``none_passed``: of the tests that pass before the
+    work, none passed, which a broken test file causes as well.
     """
 
     reward: float
@@ -52,6 +53,7 @@ class Verdict:
     outcomes: Mapping[str, CaseOutcome] = field(default_factory=dict)
     passed_false: tuple[str, ...] = ()
     unreported: bool = False
+    none_passed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ def decide(verifier: Verifier, canary: DecoyFile, evidence: VerifierEvidence, *,
         missing=tuple(missing) if fault is None else (),
         passed_false=passed_false,
         unreported=evidence.fault is not None,
+        none_passed=bool(verifier.pass_to_pass) and passed.isdisjoint(verifier.pass_to_pass),
         tests_after_decoy=late if fault is None else (),
     )
 

@@ -26,9 +26,9 @@ class VerifierCheck:
         self._faults = AsyncLru[tuple[str, str], str](_KEPT)
 
     async def require(self, request: GradingRequest, image_digest: str) -> None:
-        """Return if the verifier of ``request`` gives a result with nothing changed.
+        """Return if the verifier of ``request`` gives a result with nothing changed, and some test passes that should.
 
-        Raises UnfitTask if it gives none, VerifierError if it does not end in time, which is tried again the next time,
+        Raises UnfitTask if not, VerifierError if it does not end in time, which is tried again the next time,
         and what ``grade`` raises.
         """
         key = (request.bundle.task.digest, image_digest)
@@ -49,6 +49,8 @@ async def _find_fault(request: GradingRequest) -> str:
         if error.by is LossCause.OUTSIDE:
             raise
         return f"with nothing changed, the tests lost their sandbox: {error}"
+    if verdict.none_passed and not verdict.unreported:
+        return f"with nothing changed, no test passes that should: {verdict.reason}"
     return f"with nothing changed, {verdict.reason}" if verdict.unreported else ""
 
 

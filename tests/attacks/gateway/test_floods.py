@@ -22,7 +22,8 @@ from farm.gateway.connections import READ_BYTES, Shares
 from farm.gateway.request_guard import MOST_BODY_BYTES
 from farm.scheduler.status import FarmStatus
 from farm.schemas.problems import PREFIX
-from farm.schemas.requests import MOST_FIELDS, CreateRun, LeaseBody
+from farm.schemas.request_body import MOST_FIELDS
+from farm.schemas.requests import CreateRun, LeaseBody
 from farm.store import Store
 from tests.support.gateway_server import RecordingScheduler, running_gateway
 from tests.support.redis_server import running_store
