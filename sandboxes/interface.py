@@ -1,5 +1,6 @@
 """The two protocols of the package: Runtime creates sandboxes; Sandbox runs commands and holds files."""
 
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -221,6 +222,15 @@ class Sandbox(Protocol):
 
     async def kill_all(self) -> None:
         """Kill every process except the tool server. Return when they are dead."""
+        ...
+
+    async def listen(self, port: int) -> socket.socket:
+        """Listen at 127.0.0.1:``port`` in the sandbox's network. Only processes in the sandbox can connect.
+
+        The caller accepts connections from outside and closes the socket, which does not block. A path out of the
+        sandbox is left only as far as the caller offers one. Raises RuntimeUnavailable, for instance if the sandbox
+        has a kernel of its own.
+        """
         ...
 
     async def shut_egress(self) -> None:

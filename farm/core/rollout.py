@@ -24,11 +24,14 @@ class Status(StrEnum):
 
 
 class StopReason(StrEnum):
+    """``agent_failed``: the program of an agent ended with an exit code other than 0."""
+
     AGENT_DONE = "agent_done"
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"
     CONTEXT_LENGTH = "context_length"
     AGENT_TIMEOUT = "agent_timeout"
+    AGENT_FAILED = "agent_failed"
     PARSE_ERROR = "parse_error"
     OUT_OF_MEMORY = "out_of_memory"
     SANDBOX_LOST = "sandbox_lost"
@@ -127,7 +130,8 @@ class Turn:
     """One message of the policy and the results of its tool calls. ``started_at`` is Unix time in seconds.
 
     ``told``: the instruction of a further step, with which the policy's context started again at this turn; "" if it
-    did not. ``index`` counts turns from 0; a summary has the index of the turn before it.
+    did not. For an agent, the messages that it added before this turn. ``index`` counts turns from 0; a summary has the
+    index of the turn before it. ``context`` is the number of the context that the turn belongs to.
     """
 
     index: int
@@ -143,6 +147,7 @@ class Turn:
     tools_s: float
     told: str = ""
     kind: TurnKind = TurnKind.TURN
+    context: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from farm.core.agent import Agent
 from farm.core.harness import DEFAULT_HARNESS, Harness
 from farm.core.rollout import Failure, Split, Status, StopReason
 
@@ -87,6 +88,7 @@ class RunSpec:
     episodes (None: all node slots). ``max_attempts`` is the maximum of failed attempts per episode, including the
     first; an attempt that was stopped on purpose did not fail. ``tools`` replaces the tasks' tools unless it is empty.
     ``rewards`` is the version of the reward rules; "" means the rules that are current when a rollout is judged.
+    ``agent`` works in place of the farm's own turn loop unless it is None.
     """
 
     run_id: str
@@ -103,6 +105,7 @@ class RunSpec:
     tools: tuple[str, ...] = ()
     rewards: str = ""
     harness: Harness = DEFAULT_HARNESS
+    agent: Agent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ class EpisodeAssignment:
     tools: tuple[str, ...] = ()
     rewards: str = ""
     harness: Harness = DEFAULT_HARNESS
+    agent: Agent | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from farm.agents import agent_spec
 from farm.core.change import Change
 from farm.core.rollout import Rollout, StopReason, Turn
 from farm.core.run import EpisodeAssignment
 from farm.core.task import GradingMode, Task
 from farm.core.untrainable_reasons import WITHOUT_TOKENS
+from farm.episode.agent import AgentLoop
 from farm.episode.events import EpisodeEvent, EventKind, OnEvent
 from farm.episode.failures import classify
 from farm.episode.journal import EpisodeJournal, JournalState
@@ -47,7 +49,7 @@ from farm.tasks.bundle import TaskBundle
 from farm.tasks.healthcheck import await_health
 from farm.tasks.images import policy_spec
 from sandboxes.cancellation import shielded
-from sandboxes.errors import LossCause, PathError, RuntimeUnavailable, SandboxGone
+from sandboxes.errors import LossCause, PathError, RuntimeUnavailable, SandboxGone, SpecError
 from sandboxes.interface import Sandbox
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs.default.answer import Answer
@@ -109,13 +111,15 @@ class _Episode:
         self._bundle = bundle
         self._services = services
         self._on_event = on_event
-        # The state between two steps is in no journal: an interrupted task of several steps starts over.
-        self._journal = journal = EpisodeJournal() if bundle.steps else journal
+        # Neither the state between two steps nor that of an agent is in a journal: both start over if interrupted.
+        self._journal = journal = EpisodeJournal() if bundle.steps or assignment.agent else journal
         self._past = past = journal.past
         self._watch = Stopwatch(past.spent_s if past else 0.0)
         if past is not None:
             self._watch.seconds |= past.seconds
         toolset = Toolset.of(assignment.tools or task.tools, index_store=services.index_store)
+        if task.retrieval is not None and assignment.agent:
+            raise SpecError(f"task {task.id}: an agent has no answer tool; run retrieval tasks without --agent")
         if task.retrieval is not None:
             toolset = toolset.only_reading(Answer())
         self._harness = assignment.harness
@@ -127,11 +131,12 @@ class _Episode:
             self._conversation,
             self._watch,
             created_at=past.created_at if past else time.time(),
-            opening=self._opening(task, limits),
+            opening=() if assignment.agent else self._opening(task, limits),
             lives=past.lives if past else 1,
             image_digest=past.image_digest if past else "",
         )
         self._baseline: WorkspaceBaseline | None = None
+        self._agent_started = False
 
     async def run(self) -> None:
         """Let the policy work on each step, and grade the work. ``_progress`` holds what came of it."""
@@ -169,7 +174,8 @@ class _Episode:
 
     async def _boot(self) -> Sandbox:
         labels = {"run": self._assignment.run_id, "rollout": self._assignment.rollout_id}
-        spec = policy_spec(self._bundle.task, labels=labels)
+        task, agent = self._bundle.task, self._assignment.agent
+        spec = policy_spec(task, labels=labels) if agent is None else agent_spec(task, agent, labels=labels)
         with self._watch.phase("boot_s"):
             return await self._services.runtime.create(spec, boot_timeout_s=self._assignment.limits.boot_s)
 
@@ -222,7 +228,7 @@ class _Episode:
         except StepSetupFailed as error:
             return Forfeit(str(error))
         except SandboxGone as error:
-            if error.by is LossCause.OUTSIDE or not self._conversation.has_acted:
+            if error.by is LossCause.OUTSIDE or not self._has_acted:
                 raise
             out_of_memory = error.by is LossCause.MEMORY
             self._progress.stop = StopReason.OUT_OF_MEMORY if out_of_memory else StopReason.SANDBOX_LOST
@@ -235,12 +241,36 @@ class _Episode:
             else:
                 self._journal.mark_resumed()
             self._progress.egress = sandbox.egress_log
-        stop = await self._turn_loop(step).run(sandbox)
+        stop = (
+            await self._run_agent(step, sandbox) if self._assignment.agent else await self._turn_loop(step).run(sandbox)
+        )
         # Before the work is taken, so that processes that still run bring nothing in meanwhile. Between steps every
         # process is dead by then.
         if step.is_last:
             await sandbox.shut_egress()
         return stop
+
+    @property
+    def _has_acted(self) -> bool:
+        """True if the policy, or an agent, has had an effect on the sandbox."""
+        return self._conversation.has_acted or self._agent_started
+
+    async def _run_agent(self, step: EpisodeStep, sandbox: Sandbox) -> StopReason:
+        assert self._assignment.agent is not None
+        params = self._assignment.policy.sampling_params
+        bounds = [
+            value for name in ("max_tokens", "max_completion_tokens") if isinstance(value := params.get(name), int)
+        ]
+        limits = LoopLimits.of(step.bundle.task, self._assignment.limits, self._harness)
+        task = step.bundle.task
+        loop = AgentLoop(self._conversation, limits, self._assignment.agent, task, min(bounds, default=None))
+        try:
+            end = await loop.run(sandbox)
+        finally:
+            self._agent_started |= loop.has_started
+            self._progress.opening = self._progress.opening or loop.opening
+        self._progress.agent_end = end
+        return end.stop
 
     def _turn_loop(self, step: EpisodeStep) -> TurnLoop:
         limits = LoopLimits.of(step.bundle.task, self._assignment.limits, self._harness)
@@ -335,7 +365,7 @@ class _Episode:
         except VerifierError as error:
             self._watch.add("verify_command_s", error.command_s)
             raise
-        if verdict.unreported and check_verifier:
+        if (verdict.unreported or verdict.none_passed) and check_verifier:
             with self._watch.phase("verify_s"):
                 await self._services.verifier_check.require(request, self._progress.image_digest)
         self._watch.add("verify_s", verdict.total_s)
@@ -355,7 +385,8 @@ class _Episode:
         except Exception:  # what only describes an episode, which the policy wrote, must not cost its verdict
             rollout_id, attempt = self._assignment.rollout_id, self._assignment.attempt
             _log.exception("rollout %s attempt %d cannot be described", rollout_id, attempt)
-            result = describe_verdict(task, progress, failed=failed)
+            agent = self._assignment.agent
+            result = describe_verdict(task, progress, agent.name if agent else "", failed=failed)
         plugins = self._services.plugins
         if plugins is None or failed or result.reward is None:
             return result

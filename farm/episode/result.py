@@ -10,6 +10,7 @@ from farm.core.rollout import AuditFlag, StopReason, Turn
 from farm.core.run import EpisodeAssignment
 from farm.core.task import Task
 from farm.core.untrainable_reasons import INCONSISTENT, NO_TOKENS
+from farm.episode.agent import AgentEnd
 from farm.episode.phase_times import Stopwatch
 from farm.episode.segments import ContextLabel
 from farm.episode.steps import Outcome, StepResult, combine_steps, last_graded
@@ -52,8 +53,8 @@ class EpisodeResult:
 class EpisodeProgress:
     """The progress of an episode, which a failure keeps.
 
-    ``lives``: how many processes have run the episode. ``graded``: the work that was handed to a verifier last.
-    ``steps``: the steps that have a verdict.
+    ``agent_end``: how the program of an agent ended, if it did. ``lives``: how many processes have run the episode.
+    ``graded``: the work that was handed to a verifier last. ``steps``: the steps that have a verdict.
     """
 
     conversation: Conversation
@@ -64,6 +65,7 @@ class EpisodeProgress:
     image_digest: str = ""
     egress: EgressLog = field(default_factory=EgressLog)
     stop: StopReason | None = None
+    agent_end: AgentEnd | None = None
     graded: Change | Artifacts = field(default_factory=Change)
     steps: list[StepResult] = field(default_factory=list)
 
@@ -73,8 +75,8 @@ class EpisodeProgress:
         return self.graded.files if isinstance(self.graded, Artifacts) else self.graded
 
 
-def describe_verdict(task: Task, progress: EpisodeProgress, *, failed: bool) -> EpisodeResult:
-    """Return verdict and conversation of an episode, without what is measured of them."""
+def describe_verdict(task: Task, progress: EpisodeProgress, agent: str, *, failed: bool) -> EpisodeResult:
+    """Return verdict and conversation of an episode, without what is measured of them. ``agent``: its name, or ""."""
     conversation = progress.conversation
     result = EpisodeResult(
         created_at=progress.created_at,
@@ -84,8 +86,8 @@ def describe_verdict(task: Task, progress: EpisodeProgress, *, failed: bool) -> 
         replies=tuple(conversation.replies),
         contexts=tuple(conversation.contexts),
         opening=progress.opening,
-        tool_pack=conversation.toolset.pack,
-        tools=conversation.toolset.names,
+        tool_pack=f"agent:{agent}" if agent else conversation.toolset.pack,
+        tools=() if agent else conversation.toolset.names,
         metrics={"undescribed": 1.0},
     )
     if not progress.steps:
@@ -97,7 +99,7 @@ def describe_verdict(task: Task, progress: EpisodeProgress, *, failed: bool) -> 
         result,
         reward=outcome.reward,
         components=outcome.components,
-        reason=outcome.reason,
+        reason="; ".join(filter(None, (outcome.reason, progress.agent_end.note if progress.agent_end else ""))),
         patch=graded.patch if graded else "",
         screened=graded.screened if graded else (),
     )
@@ -109,7 +111,7 @@ def describe_episode(
     """Return all that is known when an episode has ended, however it did."""
     seconds, total_s = progress.watch.seconds, progress.watch.total_s
     elsewhere_s = sum(seconds.get(phase, 0.0) for phase in ("policy_s", "verify_queue_s", "verify_command_s"))
-    result = describe_verdict(task, progress, failed=failed)
+    result = describe_verdict(task, progress, assignment.agent.name if assignment.agent else "", failed=failed)
     turns, components = result.turns, result.components
     audit = audit_turns(
         turns,
@@ -127,6 +129,7 @@ def describe_episode(
             "total_s": total_s,
             "overhead_s": total_s - elsewhere_s,
             **count(turns),
+            **(progress.agent_end.metrics if progress.agent_end else {}),
             "resumed": float(progress.lives - 1),
             **audit.metrics,
             **count_untrainable(assignment, result.replies),

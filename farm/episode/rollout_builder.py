@@ -31,6 +31,7 @@ _TRUNCATING = frozenset(
         StopReason.MAX_TOKENS,
         StopReason.CONTEXT_LENGTH,
         StopReason.AGENT_TIMEOUT,
+        StopReason.AGENT_FAILED,
         StopReason.PARSE_ERROR,
         StopReason.OUT_OF_MEMORY,
         StopReason.SANDBOX_LOST,
@@ -184,4 +185,6 @@ def _segments(result: EpisodeResult) -> tuple[Segment, ...]:
         for reply, context in zip(result.replies, result.contexts, strict=True)
         if reply.sampled is not None
     ]
-    return build_segments(sampled) if len(sampled) == len(result.replies) else ()
+    if len(sampled) < len(result.replies):
+        return ()
+    return build_segments(sorted(sampled, key=lambda reply: reply.context.number))  # an agent may interleave contexts

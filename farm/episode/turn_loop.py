@@ -176,18 +176,14 @@ class TurnLoop:
 
         A request that has no reply yet gets as much time again: only a whole reply shows that the endpoint worked.
         """
-        limit_s, silent_s = self._limits.agent_s, self._policy.silent_s
-        outage = self._policy.unavailable_reason
-        if outage is None and silent_s >= SILENT_PART * limit_s:
-            outage = f"it had sent nothing for {silent_s:.0f} s"
-        if outage is None and self._asking is not None:
+        limit_s = self._limits.agent_s
+        raise_if_out(self._policy, limit_s)
+        if self._asking is not None:
             done, _ = await asyncio.wait({self._asking}, timeout=limit_s)
-            if done:
-                self._asking.result()
-            else:
-                outage = f"it had not ended its reply {limit_s:g} s later"
-        if outage:
-            raise PolicyError(f"the endpoint was out when the agent's {limit_s:g} s ended: {outage}", retryable=True)
+            if not done:
+                why = f"it had not ended its reply {limit_s:g} s later"
+                raise PolicyError(f"the endpoint was out when the agent's {limit_s:g} s ended: {why}", retryable=True)
+            self._asking.result()
         return StopReason.AGENT_TIMEOUT
 
     async def _take_turn(self, sandbox: Sandbox) -> StopReason | None:
@@ -241,7 +237,7 @@ class TurnLoop:
 
     def _finish(self, timed: TimedReply, results: Sequence[ToolResult | None], tools_s: float) -> None:
         submitted = any(result is not None and result.done for result in results)
-        turn = _record(timed, results, AFTER_SUBMIT if submitted else UNFINISHED)
+        turn = record_turn(timed, results, AFTER_SUBMIT if submitted else UNFINISHED)
         turn = replace(turn, index=self._conversation.turn_count, tools_s=tools_s, told=self._instruction)
         self._add(timed.reply, turn)
         self._instruction = ""
@@ -284,7 +280,7 @@ class TurnLoop:
         self._add_summary(timed)
 
     def _add_summary(self, timed: TimedReply) -> None:
-        turn = _record(timed, [None] * len(timed.reply.tool_calls), NOT_CALLED)
+        turn = record_turn(timed, [None] * len(timed.reply.tool_calls), NOT_CALLED)
         index = max(0, self._conversation.turn_count - 1)
         self._add(timed.reply, replace(turn, index=index, kind=TurnKind.SUMMARY))
         self._window.add_summary(timed.reply, plan_state(self._conversation.turns[self._first_turn :]))
@@ -315,6 +311,17 @@ class TurnLoop:
         return None
 
 
+def raise_if_out(policy: Policy, agent_s: float) -> None:
+    """Raise PolicyError if the endpoint was out when the agent's time ended, because the agent could not use it."""
+    outage = policy.unavailable_reason
+    if outage is None and policy.silent_s >= SILENT_PART * agent_s:
+        outage = f"it had sent nothing for {policy.silent_s:.0f} s"
+    if outage:
+        raise PolicyError(
+            f"the endpoint was out when the agent's {agent_s:g} s ended: {outage}", retryable=True
+        ) from None
+
+
 def count(turns: Sequence[Turn]) -> Mapping[str, float]:
     """Return the metrics of a conversation, with malformed calls by kind."""
     uses = [use for turn in turns for use in turn.tool_uses]
@@ -334,7 +341,7 @@ def count(turns: Sequence[Turn]) -> Mapping[str, float]:
     return {name: float(value) for name, value in (figures | malformed).items()}
 
 
-def _record(timed: TimedReply, results: Sequence[ToolResult | None], absent: str) -> Turn:
+def record_turn(timed: TimedReply, results: Sequence[ToolResult | None], absent: str) -> Turn:
     """Return the record of a reply. ``absent`` stands for the result of a call without one."""
     reply = timed.reply
     return Turn(

@@ -17,7 +17,7 @@ from farm.gateway.tasksets import Prepare
 from farm.learner_sandboxes import SandboxNodes
 from farm.scheduler.client import SchedulerClient
 from farm.schemas.problems import FieldProblem, ProblemType
-from farm.schemas.requests import MOST_FIELDS
+from farm.schemas.request_body import MOST_FIELDS
 from farm.store import Store
 
 MAX_LOADING_TASKSETS = 2

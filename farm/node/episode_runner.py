@@ -25,6 +25,7 @@ from farm.node.publisher import RolloutPublisher
 from farm.node.recovery import remove_sandboxes
 from farm.node.task_cache import TaskCache
 from farm.policy import PolicyRoutes, make_policy
+from farm.tasks import TaskBundle
 from sandboxes import ImageError
 from sandboxes.cancellation import shielded
 
@@ -122,29 +123,33 @@ class EpisodeRunner:
             began = time.monotonic()
             episode.seconds["queue_s"] = began - episode.assigned_at
             bundle = await parts.publisher.retry_until_available(lambda: parts.tasks.get(assignment.task))
-            await parts.images.ensure(bundle)
-            policy = make_policy(
-                assignment.policy,
-                bundle,
-                seed=assignment.seed,
-                routes=parts.routes,
-                session=assignment.rollout_id,
-            )
-            episode.policy = policy
-            episode.seconds["prepare_s"] = time.monotonic() - began
-            try:
-                await self._recall(episode)
-                with parts.prewarmer.prewarm_grader(bundle) as on_event:
-                    rollout = await run_episode(
-                        assignment, bundle, policy, self._services, journal=episode.journal, on_event=on_event
-                    )
-            finally:
-                await policy.close()
+            async with parts.images.with_agent(bundle, assignment.agent):
+                episode.seconds["prepare_s"] = time.monotonic() - began
+                rollout = await self._play_with_images(episode, bundle)
         except Exception as error:  # any error before the episode begins becomes its failure
             return failed_rollout(assignment, error, node=self._services.node_id)
         if rollout.error and rollout.error.type == ImageError.__name__:
             parts.images.invalidate(bundle)
         return rollout
+
+    async def _play_with_images(self, episode: AssignedEpisode, bundle: TaskBundle) -> Rollout:
+        assignment, parts = episode.assignment, self._parts
+        policy = make_policy(
+            assignment.policy,
+            bundle,
+            seed=assignment.seed,
+            routes=parts.routes,
+            session=assignment.rollout_id,
+        )
+        episode.policy = policy
+        try:
+            await self._recall(episode)
+            with parts.prewarmer.prewarm_grader(bundle) as on_event:
+                return await run_episode(
+                    assignment, bundle, policy, self._services, journal=episode.journal, on_event=on_event
+                )
+        finally:
+            await policy.close()
 
     async def _recall(self, episode: AssignedEpisode) -> None:
         """Read the journal of an interrupted episode. If it cannot be read, the episode starts over.

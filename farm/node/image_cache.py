@@ -4,11 +4,14 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from farm.agents import image_with_agent
+from farm.core.agent import Agent
+from farm.core.task import Task
 from farm.tasks import TaskBundle, images_of
 from sandboxes.errors import DiskFull, ImageError, SandboxError
 from sandboxes.images.eviction import Remove
@@ -16,6 +19,9 @@ from sandboxes.images.store import ImageInfo
 
 EnsureImage = Callable[[TaskBundle], Awaitable[object]]
 """Make a task's images if they are missing. Raises ImageError, which is the task's fault, or RuntimeUnavailable."""
+
+EnsureAgent = Callable[[Task, Agent], Awaitable[None]]
+"""Make the image of a task with an agent in it if it is missing. Raises as ``EnsureImage``."""
 
 Images = frozenset[str]
 """The images of one task. Tasks with the same image may have different verifiers, so they fail separately."""
@@ -76,11 +82,14 @@ class ImageCache:
         *,
         evictor: ImageEvictor | None = None,
         backoff_s: float = BACKOFF_S,
+        ensure_agent: EnsureAgent | None = None,
     ) -> None:
         self._ensure = ensure
         self._present = set(present)
         self._evictor = evictor
         self._backoff_s = backoff_s
+        self._ensure_agent = ensure_agent
+        self._installing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._pins: Counter[str] = Counter()
         self._making: dict[Images, _ImageBuild] = {}
         self._settling: defaultdict[str, set[asyncio.Task[Any]]] = defaultdict(set)
@@ -128,6 +137,22 @@ class ImageCache:
             making.waiting -= 1
             if not making.waiting and not making.task.done():
                 self._cancel_build(needed, making.task)
+
+    @asynccontextmanager
+    async def with_agent(self, bundle: TaskBundle, agent: Agent | None) -> AsyncIterator[None]:
+        """Hold the images of a task, also the one with an agent in it. Raises the error of a build or a pull.
+
+        One episode builds an image with an agent, and the others that need it wait.
+        """
+        await self.ensure(bundle)
+        if agent is None or self._ensure_agent is None:
+            yield
+            return
+        name = image_with_agent(bundle.task, agent)
+        with self.pin(name):
+            async with self._installing[name]:
+                await self._ensure_agent(bundle.task, agent)
+            yield
 
     def invalidate(self, bundle: TaskBundle) -> None:
         """Forget the images of a task, because one is gone; the next episode that needs it makes it again."""

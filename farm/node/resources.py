@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from farm.agents import ensure_agent_image
 from farm.build_config import read_build_settings
 from farm.config import BuildOptions
 from farm.core.run import ReplyTimeouts
@@ -127,7 +128,12 @@ async def open_node_resources(plan: NodeConfig) -> AsyncIterator[NodeResources]:
         retention = ImageRetention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk, release=release)
         stack.callback(retention.close)
         present = [info.name for info in await images.list(TASK_PREFIX)]
-        image_cache = ImageCache(partial(ensure_image, images=images), present, evictor=retention)
+        image_cache = ImageCache(
+            partial(ensure_image, images=images),
+            present,
+            evictor=retention,
+            ensure_agent=partial(ensure_agent_image, images=images),
+        )
         index_store = await stack.enter_async_context(IndexStore(plan.state_dir / "search", embedder=plan.embedder))
         plugins = await asyncio.to_thread(Plugins.installed)
         yield NodeResources(runtime, image_cache, pool, await images.root(), index_store, plugins)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from farm.core.rollout import StopReason, WeightSpan
@@ -66,23 +66,31 @@ class Reply:
 class ReplyOptions:
     """Options of one request. The tools are part of the prompt also if the policy may not call them.
 
-    ``max_tokens`` replaces the bound of the sampling parameters.
+    ``max_tokens`` replaces the bound of the sampling parameters. ``fields``: further fields of the request body, such
+    as ``stop``; they replace sampling parameters. ``number``: of the request, which its seed depends on; None counts
+    the turns so far.
     """
 
     may_call_tools: bool = True
     parallel_calls: bool = True
     max_tokens: int | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    number: int | None = None
 
 
 PLAIN = ReplyOptions()
 
 
 class PolicyError(Exception):
-    """Raised if the policy's endpoint failed for good. ``retryable``: a new attempt may succeed."""
+    """Raised if the policy's endpoint failed for good. ``retryable``: a new attempt may succeed.
 
-    def __init__(self, message: str, *, retryable: bool) -> None:
+    ``rejected``: the endpoint refused this request for its content, so another request may succeed.
+    """
+
+    def __init__(self, message: str, *, retryable: bool, rejected: bool = False) -> None:
         super().__init__(message)
         self.retryable = retryable
+        self.rejected = rejected
 
 
 class Policy(Protocol):

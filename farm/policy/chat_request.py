@@ -20,7 +20,7 @@ def is_too_long(messages: Sequence[Message]) -> bool:
 
 def option_fields(options: ReplyOptions, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a request body for ``options``. They replace those of the sampling parameters."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = dict(options.fields)
     if not options.parallel_calls:
         fields["parallel_tool_calls"] = False
     if not options.may_call_tools:

@@ -38,9 +38,9 @@ from farm.policy.routing.endpoint_group import EndpointRoute
 
 RESERVED = frozenset({"messages", "tools", "model", "stream", "n"})
 _BUSY = (429, 503)
-_TOO_LONG = (400, 413, 422)
 _ABORTED = "abort"
 _NO_ENTRY = (401, 403)
+_REJECTED = (400, 413, 422)
 _SET_KEY = "set the endpoint's API key (FARM_POLICY_KEY with FARM_POLICY_URL, or policy_endpoints)"
 _NAME_MODEL = "if that is the base address, ending in /v1, name the model (--model)"
 
@@ -114,7 +114,12 @@ class OpenAIPolicy:
         if is_too_long(messages):
             return _FULL
         params = {**self._spec.sampling_params, **option_fields(options, self._spec.sampling_params)}
-        reply = await self._until_readable(lambda: self._first_part(messages, tools, params))
+        turn = self._turn if options.number is None else options.number
+        body = self._body(messages, tools, params, turn)
+        reply = await self._until_readable(lambda: self._first_part(body))
+        if reply is _FULL and not self._turn and options.number is None:
+            what = "the opening messages and max_tokens do not fit the model's context"
+            raise PolicyError(f"{self._url}: {what}; lower max_tokens", retryable=False)
         if reply.finish_reason == _ABORTED:
             reply = await self._continue(reply, tools, params)
         if not reply.silent:
@@ -127,10 +132,11 @@ class OpenAIPolicy:
     async def close(self) -> None:
         return None
 
-    async def _first_part(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], params: Mapping[str, Any]
-    ) -> Reply:
-        """Return a reply, or the part of it before the engine aborted it. Raises MalformedResponse, PolicyError."""
+    async def _first_part(self, body: Mapping[str, Any]) -> Reply:
+        """Return a reply, or the part of it before the engine aborted it. Raises MalformedResponse, PolicyError.
+
+        ``body``: of the request, without the model.
+        """
         aborted = 0
         while True:
             version = self._route.version
@@ -139,8 +145,8 @@ class OpenAIPolicy:
             async def chat(endpoint: OpenAIEndpoint) -> EndpointResponse[Reply]:
                 nonlocal asked_model
                 asked_model = await self._model(endpoint)
-                body = self._body(asked_model, messages, tools, params)
-                return await endpoint.chat(body, lambda raw: _parse(raw, endpoint), self._spec.timeouts)
+                named = {"model": asked_model, **body}
+                return await endpoint.chat(named, lambda raw: _parse(raw, endpoint), self._spec.timeouts)
 
             answer = await self._patiently(chat)
             reply = answer.parsed
@@ -236,15 +242,16 @@ class OpenAIPolicy:
 
     def _body(
         self,
-        model: str,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
         params: Mapping[str, Any],
+        turn: int,
     ) -> dict[str, Any]:
         seed = params.get("seed")
-        seeded = {"seed": (seed + self._seed + self._turn) % 2**31} if isinstance(seed, int) else {}
+        seeded = {"seed": (seed + self._seed + turn) % 2**31} if isinstance(seed, int) else {}
         sent = [sendable(message) for message in messages]
-        return {"model": model, "messages": sent, "tools": list(tools), **params, **seeded}
+        offered = {"tools": list(tools)} if tools else {}  # engines refuse an empty list
+        return {"messages": sent, **offered, **params, **seeded}
 
     @property
     def _url(self) -> str:
@@ -333,18 +340,19 @@ class OpenAIPolicy:
         return longest * self._jitter.uniform(0.5, 1.0)
 
     def _refused(self, answer: EndpointResponse[Reply]) -> Reply:
+        rejected = answer.status in _REJECTED
         remedy = ""
-        if answer.status in _TOO_LONG and _CONTEXT.search(error_text(answer)):
-            if self._turn:
-                return _FULL
-            remedy = "; the opening messages and max_tokens do not fit the model's context: lower max_tokens"
-        elif answer.status in _NO_ENTRY:
+        if rejected and _CONTEXT.search(error_text(answer)):
+            return _FULL
+        if answer.status in _NO_ENTRY:
             remedy = f"; {_SET_KEY}"
         elif answer.status == httpx.codes.BAD_REQUEST:
             remedy = "; does it serve tool calls, and does it accept the run's sampling_params?"
         elif answer.status == httpx.codes.NOT_FOUND:
             remedy = "; is it the base address, ending in /v1, and is the model served (--model)?"
-        raise PolicyError(f"{self._url} refuses with {describe_status(answer)}{remedy}", retryable=False)
+        raise PolicyError(
+            f"{self._url} refuses with {describe_status(answer)}{remedy}", retryable=False, rejected=rejected
+        )
 
 
 def _parse(body: bytes, endpoint: OpenAIEndpoint) -> Reply:

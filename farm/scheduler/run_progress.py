@@ -170,6 +170,7 @@ class RunProgress:
             tools=spec.tools,
             rewards=spec.rewards,
             harness=spec.harness,
+            agent=spec.agent,
         )
 
     def _next_fresh(self) -> int | None:

@@ -339,7 +339,8 @@ class Scheduler:
         if node is None or not self.settings.warm:
             return
         well = node.availability(now, self.settings)[0] in ("open", "full")
-        expects = forecast_demand(node, self._runs.values(), self.settings.warm, nodes=len(self.fleet)) if well else ()
+        runs = [run for run in self._runs.values() if run.spec.agent is None]  # an agent boots from an image of its own
+        expects = forecast_demand(node, runs, self.settings.warm, nodes=len(self.fleet)) if well else ()
         if expects != node.expects:
             node.expects = expects
             yield PrewarmSandboxes(node_id, expects)

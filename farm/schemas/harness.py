@@ -26,6 +26,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from farm.core.agent import Agent
 from farm.core.nesting_limit import TooDeep, read_json
 from farm.core.run import EpisodeAssignment, RunSpec
 from farm.core.toml import read_toml
@@ -79,6 +80,7 @@ def harness_settings(request: RunSpec | EpisodeAssignment) -> dict[str, Any]:
         },
         "parallel_calls": harness.parallel_calls,
         "summaries": None if harness.summaries is None else asdict(harness.summaries),
+        **({} if request.agent is None else {"agent": _agent(request.agent)}),
     }
 
 
@@ -86,6 +88,10 @@ def harness_digest(request: RunSpec | EpisodeAssignment) -> str:
     """Return the SHA-256 of the effective settings as canonical JSON. Equal settings have equal digests."""
     content = json.dumps([_FORMAT_VERSION, harness_settings(request)], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _agent(agent: Agent) -> dict[str, Any]:
+    return {**asdict(agent), "command": list(agent.command), "pip": list(agent.pip)}
 
 
 def _tools(words: Sequence[str]) -> dict[str, Any] | None:

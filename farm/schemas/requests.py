@@ -1,40 +1,33 @@
 """Request bodies of the gateway. Each field is bounded, and unknown fields are refused."""
 
 from collections.abc import Mapping
-from heapq import nsmallest
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     StrictBool,
     StrictInt,
     StringConstraints,
-    ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from farm.core.endpoint_url import EndpointUrl
 from farm.core.harness import DEFAULT_QUERY, Harness, SummarySettings, Thinking
 from farm.core.policy_document import POLICY_NAME
 from farm.core.rollout import Split
 from farm.core.run import EpisodeLimits, PolicySpec, ReplyTimeouts
+from farm.schemas.agent import AgentBody, AgentName
+from farm.schemas.request_body import MOST_ITEMS, NO_NUL, RequestBody, few
 from farm.schemas.types import Scalar
 from sandboxes.errors import SpecError
 from sandboxes.tools.packs import choose
-from sandboxes.tools.parse_call import did_you_mean
 
 _FARMS_OWN = EpisodeLimits()
-MOST_FIELDS = 20
-"""The number of faults that a refusal names."""
-
-MOST_ITEMS = 64
 MOST_GROUPS_PER_LEASE = 256
 LONGEST_WAIT_S = 300.0
 LONGEST_LEASE_S = 86_400.0
@@ -47,7 +40,6 @@ RUN_ID = r"^[a-z0-9][a-z0-9-]{0,63}$"
 ROLLOUT_ID = r"^[a-z0-9][a-z0-9-]{0,127}$"
 RULES_VERSION = r"^[a-z0-9][a-z0-9-]{0,63}$"
 SANDBOX_ID = r"^sb-[0-9a-f]{12}$"
-NO_NUL = r"^[^\x00]*$"
 LEASE_ID = r"^[a-z0-9][a-z0-9-]{0,63}\.[A-Za-z0-9_-]{16,64}$"
 ADDRESS = r"^https?://[^\s/]+[^\s]*$"
 POLICY = r"^([a-z0-9][a-z0-9._-]{0,63}|https?://[^\s/]+[^\s]*)$"
@@ -83,30 +75,6 @@ def _not_yet(instead: str) -> BeforeValidator:
     return BeforeValidator(refuse)
 
 
-class RequestBody(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_fields(cls, given: Any) -> Any:
-        unknown = given.keys() - cls.model_fields.keys() if isinstance(given, dict) else set()
-        if unknown:
-            usable = [name for name, field in cls.model_fields.items() if field.annotation is not type(None)]
-            known = ", ".join(usable) or "none"
-            first = nsmallest(MOST_FIELDS, map(str, unknown))
-            faults = [
-                InitErrorDetails(type=_unknown_field(did_you_mean(name, usable), known), loc=(name,), input=None)
-                for name in first
-            ]
-            raise ValidationError.from_exception_data(cls.__name__, faults)
-        return given
-
-
-def _unknown_field(nearest: str, known: str) -> PydanticCustomError:
-    words = "there is no such field{nearest}; there are: {known}"
-    return PydanticCustomError("unknown_field", words, {"nearest": nearest, "known": known})
-
-
 class LimitsBody(RequestBody):
     """Limits in seconds, turns and sampled tokens. An absent limit is the farm's or the task's own."""
 
@@ -124,13 +92,6 @@ def _address(text: str) -> str:
         return str(EndpointUrl.parse(text))
     except ValueError:
         raise ValueError(RULES[ADDRESS]) from None
-
-
-def few(value: Any) -> Any:
-    """Refuse a long list or object at once, because pydantic would first describe each of its items."""
-    if isinstance(value, list | tuple | dict) and len(value) > MOST_ITEMS:
-        raise ValueError(f"should have at most {MOST_ITEMS} items")
-    return value
 
 
 class TimeoutsBody(RequestBody):
@@ -275,13 +236,24 @@ class HarnessBody(RequestBody):
         return Harness(self.system_prompt, self.thinking, self.parallel_calls, summaries)
 
 
+def _agent(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """Return one error for the form that the caller meant; the union would return one for each of its members."""
+    if isinstance(value, dict):
+        return AgentBody.model_validate(value)
+    try:
+        return handler(value)
+    except ValueError:
+        raise ValueError("should be the name of an agent, or an object with a name and a command") from None
+
+
 class CreateRun(RequestBody):
     """A run: groups over a task set with one policy.
 
     ``taskset``: an absolute path on the gateway's machine, or the name of one of its task sets. ``policy``: ``oracle``,
     ``nop``, the name of a policy, the URL of an OpenAI-compatible endpoint, or an object. ``groups``: absent means one
     per task. ``tools`` replaces the tools of the tasks; absent, each task keeps its own. ``harness``: the settings that
-    decide how the policy works; ``tools`` and ``limits`` of the run replace those of the harness. ``rewards``: the
+    decide how the policy works; ``tools`` and ``limits`` of the run replace those of the harness. ``agent``: the name
+    or the document of an agent that works in place of the farm's own turn loop. ``rewards``: the
     version of the rules that score the whole run; absent, each group is scored by the version that is current then.
     ``unvalidated``: also run tasks that ``validated.json`` lacks, lists with another digest, or marks unfit.
     ``only_fit``: run only the tasks that it marks fit, and leave out the others, also unreadable ones.
@@ -298,10 +270,20 @@ class CreateRun(RequestBody):
     split: Split = Split.TRAIN
     tools: Tools = ()
     harness: HarnessBody | None = None
+    agent: Annotated[AgentName | AgentBody | None, WrapValidator(_agent)] = None
     rewards: RulesVersion | None = None
     unvalidated: StrictBool = False
     only_fit: StrictBool = False
     max_staleness: Annotated[None, _not_yet("leave it out, and name it where you lease")] = None
+
+    @model_validator(mode="after")
+    def _model_for_agent(self) -> Self:
+        if self.agent is not None and self.policy in BUILT_IN_POLICIES:
+            raise ValueError(f"an agent needs a model, and {self.policy} is none; name an endpoint or a policy")
+        harness = self.harness or HarnessBody()
+        if self.agent is not None and (self.effective_tools() or harness.system_prompt or harness.summaries):
+            raise ValueError("an agent has its own tools, system prompt and summaries; leave out those of the run")
+        return self
 
     @model_validator(mode="after")
     def _fit_or_any(self) -> Self:

@@ -120,6 +120,7 @@ class RunAnswer(AnswerBody):
     seed: int
     tools: tuple[str, ...] = ()
     rewards: str = ""
+    agent: str = ""
     harness_digest: str = ""
     harness: Mapping[str, JsonValue] = Field(default_factory=dict)
     summary: RunSummary

@@ -85,6 +85,7 @@ class TurnRecord(Wire):
     tools_s: Real
     told: Text = ""
     kind: core.TurnKind = core.TurnKind.TURN
+    context: Count = 0
 
     def to_core(self) -> core.Turn:
         uses = tuple(core.ToolUse(**dict(use)) for use in self.tool_uses)

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, StringConstraints, model_validator
 
-from farm.schemas.requests import LONGEST_WAIT_S, MOST_ITEMS, NO_NUL, RequestBody, RulesVersion, Seconds, Tools, few
+from farm.schemas.request_body import MOST_ITEMS, NO_NUL, RequestBody, few
+from farm.schemas.requests import LONGEST_WAIT_S, RulesVersion, Seconds, Tools
 
 MOST_ARGV = 1024
 MOST_PATH_CHARS = 4096

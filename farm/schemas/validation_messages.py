@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm.schemas.problems import FieldProblem
-from farm.schemas.requests import MOST_FIELDS, RULES
+from farm.schemas.request_body import MOST_FIELDS
+from farm.schemas.requests import RULES
 
 _LONGEST = 300
 _SUBJECT = re.compile(r"^(?:Value error, |(?:Input|String|Dictionary|List|Tuple) (?=should))")

@@ -17,8 +17,6 @@ BACKLOG = 64
 _CLONE_NEWNET = 0x40000000
 _IP_FREEBIND = 15
 """Socket option of linux/in.h: bind to an address that no interface has yet."""
-_LISTENING = b" 0100007F:0C38 00000000:0000 0A "
-"""PROXY_HOST and PROXY_PORT in the state LISTEN, in the format of proc(5)."""
 
 
 def proxy_environment() -> dict[str, str]:
@@ -28,8 +26,8 @@ def proxy_environment() -> dict[str, str]:
     return variables | {name.upper(): value for name, value in variables.items()}
 
 
-async def listen_inside(pid: int, alive: Callable[[], Awaitable[None]]) -> socket.socket:
-    """Listen at PROXY_PORT in the network namespace of process ``pid``.
+async def listen_inside(pid: int, alive: Callable[[], Awaitable[None]], port: int = PROXY_PORT) -> socket.socket:
+    """Listen at ``port`` of PROXY_HOST in the network namespace of process ``pid``.
 
     ``alive`` raises unless the intended process is alive. It is called while the namespace is held open, because the
     kernel reuses process ids. Raises RuntimeUnavailable.
@@ -40,28 +38,29 @@ async def listen_inside(pid: int, alive: Callable[[], Awaitable[None]]) -> socke
             await alive()
             # In a new thread, because a thread cannot leave the namespace; this takes a fraction of a millisecond.
             with ThreadPoolExecutor(max_workers=1) as thread:
-                return thread.submit(listen_in, namespace, PROXY_PORT).result()[0]
+                return thread.submit(listen_in, namespace, port).result()[0]
         finally:
             os.close(namespace)
     except PermissionError as error:
         raise RuntimeUnavailable(
-            f"the egress proxy cannot listen in a sandbox: {error.strerror}; run the farm as root, "
-            "or remove the task's egress hosts"
+            f"a proxy cannot listen in a sandbox: {error.strerror}; run the farm as root, "
+            "or remove the task's egress hosts and the run's agent"
         ) from None
     except OSError as error:
-        raise RuntimeUnavailable(f"the egress proxy cannot listen in a sandbox: {error}") from None
+        raise RuntimeUnavailable(f"a proxy cannot listen in a sandbox: {error}") from None
 
 
-def check_listening(table: bytes) -> None:
-    """Check that the proxy's socket is in ``table``, the ``/proc/net/tcp`` read inside the sandbox.
+def check_listening(table: bytes, port: int = PROXY_PORT) -> None:
+    """Check that a proxy's socket is in ``table``, the ``/proc/net/tcp`` read inside the sandbox.
 
     A sandbox with its own kernel has its own network stack, which does not contain the socket. Raises
     RuntimeUnavailable.
     """
-    if _LISTENING not in table:
+    listening = f" 0100007F:{port:04X} 00000000:0000 0A ".encode()  # state LISTEN, in the format of proc(5)
+    if listening not in table:
         raise RuntimeUnavailable(
-            "the egress proxy cannot listen in a sandbox that has its own kernel; "
-            "run tasks that name hosts with the runtime oci or docker"
+            "a proxy cannot listen in a sandbox that has its own kernel; "
+            "run agents, and tasks that name hosts, with the runtime oci or docker"
         )
 
 

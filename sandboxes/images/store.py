@@ -43,6 +43,7 @@ class ImageInfo:
     """An image. ``digest`` is its id on this machine, ``sha256:`` and 64 hex digits; ``layers`` begin with the lowest.
 
     ``tagged_at``: when the image was tagged on this machine, in Unix seconds; 0 for one that was pulled under its name.
+    ``user``: as whom its programs run; "" is root.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ImageInfo:
     labels: Mapping[str, str]
     layers: tuple[str, ...] = ()
     tagged_at: float = 0.0
+    user: str = ""
 
 
 class ImageStore:
@@ -339,6 +341,7 @@ def _info(name: str, image: Image) -> ImageInfo:
         labels=dict(config.get("Labels") or {}),
         layers=tuple((image.attrs.get("RootFS") or {}).get("Layers") or ()),
         tagged_at=_tagged_at(image),
+        user=str(config.get("User") or ""),
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import secrets
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
@@ -224,6 +225,15 @@ class ToolServerRuntime(ABC):
         self._proxies[sandbox.id] = EgressProxy(sandbox.id, allowed, listener, sandbox.egress_log, grants=self.granted)
         check_listening(await sandbox.read_file("/proc/net/tcp"))
 
+    async def listen(self, sandbox: "ToolServerSandbox", port: int) -> socket.socket:
+        listener = await listen_inside(await self.first_pid(sandbox.id), sandbox.ping, port)
+        try:
+            check_listening(await sandbox.read_file("/proc/net/tcp"), port)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
     async def shut_egress(self, sandbox_id: str) -> None:
         proxy = self._proxies.get(sandbox_id)
         if proxy is not None:
@@ -299,6 +309,9 @@ class ToolServerSandbox(SandboxCalls):
 
     async def log_in(self, env: Mapping[str, str]) -> None:
         await self._answer(self._server.log_in(env))
+
+    async def listen(self, port: int) -> socket.socket:
+        return await self._runtime.listen(self, port)
 
     async def shut_egress(self) -> None:
         await self._runtime.shut_egress(self._id)

@@ -7,6 +7,7 @@ and the cause of the loss. ``FakeSandbox.die`` ends a sandbox while a call is in
 import asyncio
 import itertools
 import posixpath
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -157,6 +158,8 @@ class FakeSandbox(WithJobs):
         except PathError as error:
             refused = SnapshotError if copied else SpecError
             raise refused(f"workdir of {spec.image} cannot be entered: {error}; choose another workdir") from None
+        self.listening: dict[int, int] = {}
+        """The port of this machine that stands for each port of the sandbox."""
         self._programs = programs
         super().__init__(Processes())
         self._shells: dict[str, FakeShell] = {}
@@ -274,6 +277,13 @@ class FakeSandbox(WithJobs):
 
         await self._once(None, "kill all", kill())
 
+    async def listen(self, port: int) -> socket.socket:
+        """Listen at a free port of this machine, because a fake sandbox has no network of its own."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        self.listening[port] = listener.getsockname()[1]
+        return listener
+
     async def shut_egress(self) -> None:
         """Do nothing: a fake sandbox has no network."""
 
@@ -281,10 +291,7 @@ class FakeSandbox(WithJobs):
         self.spec = spec
 
     async def ping(self) -> None:
-        async def answer() -> None:
-            pass
-
-        await self._call(answer())
+        await self._call(asyncio.sleep(0))
 
     async def snapshot(self) -> Snapshot:
         if self._gone.done() and self.id not in self._runtime.sandboxes:

@@ -24,6 +24,14 @@ OWN = {"farm", "sandboxes"}
 IN_SANDBOXES = {"coverage", "pytest"}
 """Imported by a module that runs in a sandbox, by the interpreter there."""
 
+PLUGINS = {
+    "harbor": ("harbor", "harbor"),
+    "inspect_ai": ("inspect", "inspect-ai"),
+    "minisweagent": ("mini-swe-agent", "mini-swe-agent"),
+    "openenv": ("openenv", "openenv"),
+}
+"""Extra and distribution of the tool of each module of ``farm.plugins``, by the imported package."""
+
 GENERATE = ("farm/task_generation/", "farm/task_import/", "farm/task_validation/")
 HINT = re.compile(r"pip install '([\w.-]+)\[")
 WITH_HINTS = ("*.py", "*.md", "*.sh")
@@ -56,7 +64,7 @@ def foreign_imports() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in (*ROOT.glob("farm/**/*.py"), *ROOT.glob("sandboxes/**/*.py")):
         for name in imports(path):
-            if name not in sys.stdlib_module_names and name not in OWN | IN_SANDBOXES:
+            if name not in sys.stdlib_module_names and name not in OWN | IN_SANDBOXES | set(PLUGINS):
                 found.setdefault(name, set()).add(path.relative_to(ROOT).as_posix())
     return found
 
@@ -84,6 +92,15 @@ def test_extras_match_foreign_imports() -> None:
     for package, extra in EXTRAS.items():
         if package != "starlette":
             assert distributions(package) & (required(extra) - (required("node") if extra == "generate" else set()))
+
+
+def test_each_plugin_has_an_extra() -> None:
+    paths = ROOT.glob("farm/plugins/*.py")
+    found = {name: path for path in paths for name in imports(path) if name in PLUGINS}
+    assert set(found) == set(PLUGINS)
+    for package, (extra, distribution) in PLUGINS.items():
+        assert distribution in required(extra)
+        assert f'required("{extra}")' in found[package].read_text()
 
 
 def test_missing_extra_error_names_package_and_command() -> None:

@@ -88,6 +88,7 @@ def _heading(title: str) -> Text:
 def _turn(turn: "TurnRecord", most: int) -> Iterator[Text]:
     calls = len(turn.tool_uses)
     title = f"turn {turn.index}" if turn.kind is TurnKind.TURN else f"summary after turn {turn.index}"
+    title += f", context {turn.context}" if turn.context else ""
     yield _heading(title + (f", {calls} calls" if calls > 1 else ""))
     if turn.told:
         yield from (Text(f"told: {line}", "bold") for line in shortened(turn.told, most))

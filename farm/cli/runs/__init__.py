@@ -72,6 +72,7 @@ def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = Non
         "ended": "-" if run.ended_at is None else _time(run.ended_at),
         "policy": " ".join(filter(None, (run.policy.kind, run.policy.policy, run.policy.endpoint, run.policy.model))),
         "tasks": str(len(run.tasks)),
+        "agent": run.agent or "-",
         "harness": run.harness_digest or "-",
         "groups": f"{run.groups} of {run.group_size}",
         "rollouts": f"{rollouts}; {run.running} run, {waiting if run.ended_at is None else 0} wait",

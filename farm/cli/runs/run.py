@@ -57,6 +57,10 @@ def run(
     harness: Annotated[
         Path | None, typer.Option(help="A harness document, TOML or JSON; the other options replace its settings.")
     ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Agent in place of the farm's own loop, by name or document."),
+    ] = None,
     rewards: Annotated[
         str | None, typer.Option(help="Judge by this rule document, or version, to the end; the current ones.")
     ] = None,
@@ -83,6 +87,7 @@ def run(
         "tools": None if tools is None else words_of(tools),
         "limits": {"max_turns": max_turns, "max_tokens": max_tokens},
         "harness": None if harness is None else _read_harness(harness),
+        "agent": None if agent is None else _read_agent(agent),
     }
     if only_fit and unvalidated:
         raise typer.BadParameter("goes without --unvalidated", param_hint="--only-fit")
@@ -162,6 +167,23 @@ def _read_harness(file: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise CliError(f"{file}: {error.strerror}; name a readable harness document") from None
     return found.model_dump(mode="json", exclude_unset=True)
+
+
+def _read_agent(agent: str) -> str | Mapping[str, Any]:
+    """Return the name of an agent, or the content of its document. Raises CliError."""
+    from farm.agents import UnknownAgent, named_agent
+    from farm.schemas.agent_document import BadAgent, parse_agent
+
+    try:
+        if not agent.endswith(".toml"):
+            return named_agent(agent).name
+        return parse_agent(Path(agent).read_bytes()).model_dump(mode="json", exclude_unset=True)
+    except UnknownAgent as error:
+        raise CliError(f"{error}; or name a document, FILE.toml") from None
+    except BadAgent as error:
+        raise CliError(f"{agent}: {error}") from None
+    except OSError as error:
+        raise CliError(f"{agent}: {error.strerror}; name a readable agent document") from None
 
 
 def _meant(taskset: Path, config: Config) -> str:

@@ -9,7 +9,9 @@ from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Request
 
+from farm.agents import UnknownAgent, named_agent
 from farm.config import Config
+from farm.core.agent import Agent
 from farm.core.endpoint_url import EndpointUrl
 from farm.core.harness import DEFAULT_HARNESS
 from farm.core.run import PolicySpec, RunSpec
@@ -65,7 +67,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         await store.put_run(begun.spec)
         await _notify_scheduler(request.app.state.scheduler.submit(begun.spec.run_id))
         return await _load_run(request, run_id)
-    policy = body.policy_spec()
+    policy, agent = body.policy_spec(), _agent(body)
     if policy.kind == "openai":
         await _check_policy(policy, store, config)
     if body.rewards is not None:
@@ -101,6 +103,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         tools=body.effective_tools(),
         rewards=body.rewards or "",
         harness=body.harness.to_core() if body.harness else DEFAULT_HARNESS,
+        agent=agent,
         created_at=time.time(),
     )
     await store.put_run(spec)
@@ -158,6 +161,16 @@ async def farm_status(request: Request, role: AsViewer) -> FarmAnswer:
     status = await ask_scheduler(scheduler.status())
     nodes = tuple(NodeAnswer.model_validate(node) for node in status.nodes)
     return FarmAnswer(nodes=nodes, runs_running=tuple(run.run_id for run in status.runs))
+
+
+def _agent(body: CreateRun) -> Agent | None:
+    """Return the agent of a run. Raises ApiError if the farm knows none of its name."""
+    if body.agent is None:
+        return None
+    try:
+        return named_agent(body.agent) if isinstance(body.agent, str) else body.agent.to_core()
+    except UnknownAgent as error:
+        raise ApiError(ProblemType.INVALID, f"agent: {error}; or send a document") from None
 
 
 async def _check_policy(policy: PolicySpec, store: Store, config: Config) -> None:
@@ -244,6 +257,7 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
         seed=run.spec.seed,
         tools=run.spec.tools,
         rewards=run.spec.rewards,
+        agent=run.spec.agent.name if run.spec.agent else "",
         harness_digest=harness_digest(run.spec),
         harness=harness_settings(run.spec),
         summary=_summary(run),

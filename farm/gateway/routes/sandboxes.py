@@ -25,7 +25,8 @@ from farm.learner_sandboxes import (
 )
 from farm.rewards import Unscored, score
 from farm.schemas.problems import ProblemType
-from farm.schemas.requests import NO_NUL, SANDBOX_ID
+from farm.schemas.request_body import NO_NUL
+from farm.schemas.requests import SANDBOX_ID
 from farm.schemas.sandbox_answers import (
     ExecAnswer,
     FileWrittenAnswer,

@@ -185,6 +185,22 @@ async def test_cancelled_fork_with_shut_egress_leaves_nothing(
     assert await living(runtime) == {sandbox.id}
 
 
+async def test_only_the_sandbox_reaches_its_listening_socket(runtime: Runtime, test_image: str) -> None:
+    async with runtime.scope(SandboxSpec(test_image)) as one, runtime.scope(SandboxSpec(test_image)) as other:
+        with await one.listen(4000) as listener:
+            asking = asyncio.create_task(one.exec(["nc", "127.0.0.1", "4000"], timeout_s=WAIT_S))
+            client, _ = await asyncio.get_running_loop().sock_accept(listener)
+            with client:
+                await asyncio.get_running_loop().sock_sendall(client, b"from outside")
+            assert text(await asking) == "from outside"
+            refused = await other.exec(["nc", "127.0.0.1", "4000"], timeout_s=WAIT_S)
+            assert refused.exit_code == 1
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", 4000)
+        closed = await one.exec(["nc", "127.0.0.1", "4000"], timeout_s=WAIT_S)
+        assert closed.exit_code == 1
+
+
 async def test_invalid_allow_list_boots_nothing(runtime: Runtime, test_image: str) -> None:
     with pytest.raises(SpecError, match="too wide"):
         await runtime.create(SandboxSpec(test_image, egress=("*.org",)))

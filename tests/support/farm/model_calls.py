@@ -8,7 +8,9 @@ from typing import Any
 
 import httpx
 
-from farm.model_server import EngineConfig
+from farm.core.rollout import Segment
+from farm.model_server import EngineConfig, count_mismatches, recompute_logprobs
+from farm.model_server.generation import Span
 from tests.support.farm.served_model import ServedModel, serving
 
 TOOLS = [
@@ -70,3 +72,19 @@ async def one_with_calls(client: httpx.AsyncClient, **more: Any) -> tuple[dict[s
         if message.get("tool_calls") and message["content"] and ({"reasoning", "reasoning_content"} & message.keys()):
             return body, answer
     raise AssertionError("no reply has all parts")
+
+
+def segment_mismatches(segment: Segment) -> int:
+    """Return the number of sampled tokens whose log-probability a fresh pass does not give."""
+    wrong = 0
+    ids = segment.token_ids.tolist()
+    for span in segment.weight_versions:
+        sampled = range(span.start, span.end)
+        fresh = recompute_logprobs(
+            0, ids[: span.start], ids[span.start : span.end], [Span(span.version, 0, len(sampled))]
+        )
+        mask = segment.loss_mask[span.start : span.end]
+        reported = segment.logprobs.tolist()[span.start : span.end]
+        pairs = [pair for pair, is_sampled in zip(zip(reported, fresh, strict=True), mask, strict=True) if is_sampled]
+        wrong += count_mismatches([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    return wrong

@@ -277,6 +277,37 @@ async def test_test_command_broken_by_change_earns_zero() -> None:
     assert runs == 4  # the run with nothing changed is remembered
 
 
+@pytest.mark.parametrize("steps", [(DONE,), (FIX, DONE)], ids=["nop", "a change"])
+async def test_broken_test_file_gives_no_reward(steps: tuple[Reply, ...]) -> None:
+    """The report is there, but no test passes, also with nothing changed."""
+    rollout = await episode(Scripted(*steps), fake(pretend_pytest(lambda process, test: False)))
+    assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.retryable) == (Origin.TASK, False)
+    assert "with nothing changed, no test passes that should" in rollout.error.message
+
+
+async def test_change_that_fails_all_tests_earns_zero() -> None:
+    runs = 0
+
+    def only_untouched(process: FakeProcess, test: str) -> bool:
+        return not passes(process, "test_new") and passes(process, test)
+
+    async def count(process: FakeProcess) -> int:
+        nonlocal runs
+        runs += 1
+        return await pretend_pytest(only_untouched)(process)
+
+    services = NodeServices("n1", fake(count))
+    for _ in range(2):
+        rollout = await run_episode(order(), task(), Scripted(FIX, DONE), services)
+        assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
+    before = runs
+    rollout = await run_episode(order(), task(), Scripted(FIX, DONE), services)
+    assert rollout.reward == 0.0
+    assert runs > before
+
+
 async def test_internal_error_is_failure_with_logged_traceback(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         rollout = await episode(Scripted(KeyError("oops")))

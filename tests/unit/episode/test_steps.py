@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from farm.core.agent import Agent
 from farm.core.change import Change
 from farm.core.rollout import Origin, Rollout, Status, StopReason, check
 from farm.core.run import EpisodeLimits
@@ -56,6 +57,22 @@ async def play(bundle: TaskBundle, *steps: Any, limits: EpisodeLimits | None = N
     check(rollout)
     assert not runtime.sandboxes
     return rollout, policy
+
+
+async def test_agent_is_started_for_each_step() -> None:
+    started: list[str] = []
+
+    async def program(process: FakeProcess) -> int:
+        started.append(process.argv[1])
+        process.files.write(f"{WORKSPACE}/{len(started) - 1}.txt", b"1\n")
+        return 0
+
+    runtime = fake(programs={"score": score, "ready": ready, "agent": program})
+    assignment = order(agent=Agent("each", ("agent", "{instruction}")))
+    rollout = await run_episode(assignment, in_steps(None, None), Scripted(), NodeServices("n1", runtime))
+    check(rollout)
+    assert started == ["Write 0.txt.", "Write 1.txt."]
+    assert (rollout.reward, rollout.reward_components["step_2"]) == (1.0, 1.0)
 
 
 def steps_of(rollout: Rollout) -> Sequence[float]:

@@ -4,14 +4,12 @@ import asyncio
 
 import pytest
 
-from farm.core.rollout import Rollout, Segment, check
+from farm.core.rollout import Rollout, check
 from farm.core.run import EpisodeLimits, PolicySpec
 from farm.episode import NodeServices, run_episode
-from farm.model_server import count_mismatches, recompute_logprobs
-from farm.model_server.generation import Span
 from farm.policy.openai_endpoint import OpenAIEndpoint
 from tests.support.farm.episode_values import fake, order, task
-from tests.support.farm.model_calls import until
+from tests.support.farm.model_calls import segment_mismatches, until
 from tests.support.farm.routes import openai_policy
 from tests.support.farm.served_model import ServedModel, serving
 
@@ -43,29 +41,13 @@ async def episodes(model: ServedModel) -> list[Rollout]:
         await endpoint.close()
 
 
-def mismatches(segment: Segment) -> int:
-    """Return the number of sampled tokens whose log-probability a fresh pass does not give."""
-    wrong = 0
-    ids = segment.token_ids.tolist()
-    for span in segment.weight_versions:
-        sampled = range(span.start, span.end)
-        fresh = recompute_logprobs(
-            0, ids[: span.start], ids[span.start : span.end], [Span(span.version, 0, len(sampled))]
-        )
-        mask = segment.loss_mask[span.start : span.end]
-        reported = segment.logprobs.tolist()[span.start : span.end]
-        pairs = [pair for pair, is_sampled in zip(zip(reported, fresh, strict=True), mask, strict=True) if is_sampled]
-        wrong += count_mismatches([pair[0] for pair in pairs], [pair[1] for pair in pairs])
-    return wrong
-
-
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 async def test_every_token_of_episodes_is_reproduced(dialect: str) -> None:
     async with serving(dialect) as model:
         rollouts = await episodes(model)
     assert all(rollout.trainable for rollout in rollouts)
     segments = [segment for rollout in rollouts for segment in rollout.segments]
-    assert sum(mismatches(segment) for segment in segments) == 0
+    assert sum(segment_mismatches(segment) for segment in segments) == 0
     assert {span.version for segment in segments for span in segment.weight_versions} == {1, 2, 3}
     assert max(len(segment.turns) for segment in segments) > 1
     assert model.engine.metrics.prefix_hit_tokens > 0

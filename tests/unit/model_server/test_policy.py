@@ -101,7 +101,7 @@ async def test_full_context_stops_the_policy() -> None:
 async def test_opening_that_never_fits_is_refused() -> None:
     """The run's setting is at fault, so no reward may follow."""
     async with serving(config=EngineConfig(max_model_len=64)) as model, policy_of(model) as policy:
-        with pytest.raises(PolicyError, match="do not fit the model's context: lower max_tokens") as caught:
+        with pytest.raises(PolicyError, match="do not fit the model's context; lower max_tokens") as caught:
             await policy.reply([USER], TOOLS)
     assert not caught.value.retryable
 

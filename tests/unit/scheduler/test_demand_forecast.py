@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from farm.core.agent import Agent
 from farm.scheduler.messages import Command, Load, PrewarmSandboxes, RunCancelled, RunPaused, RunSubmitted
 from farm.scheduler.nodes import SchedulerSettings
 from tests.support.farm.scheduler_values import beat, run_spec, solved, task
@@ -47,6 +48,15 @@ def test_forecast_follows_queue() -> None:
     assert told(more) == [], "the beat that comes with it says what runs"
     held = {second.assignment.rollout_id: 1} | running(more)
     assert told(d.tell(beat("a", slots=2, images=ALL, running=held))) == [{"u": 2}]
+
+
+def test_forecast_leaves_out_runs_with_agents() -> None:
+    """They boot from images with the agent in them, which prewarmed sandboxes are not."""
+    d = driver()
+    d.tell(RunSubmitted(replace(run_spec(groups=5, group_size=3), agent=Agent("a", ("a",)))))
+    (begun, *_) = starts(commands := d.tell(beat("a", slots=4, images=ALL)))
+    assert not any(told(commands))
+    assert begun.assignment.agent == Agent("a", ("a",))
 
 
 def test_forecast_is_limited_by_slots() -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from farm.schemas.requests import NOT_AVAILABLE, CreateRun, EmptyBody, LeaseBody, RequestBody
+from farm.schemas.request_body import RequestBody
+from farm.schemas.requests import NOT_AVAILABLE, CreateRun, EmptyBody, LeaseBody
 from farm.schemas.validation_messages import complaints
 
 RUN: dict[str, Any] = {"taskset": "demo", "policy": "nop", "group_size": 1}

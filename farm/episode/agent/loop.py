@@ -1,0 +1,180 @@
+"""Run an agent in the sandbox until it ends or a limit is reached, with the recording proxy as its only address.
+
+| end                                              | stop reason or failure                       |
+|--------------------------------------------------|----------------------------------------------|
+| exit code 0                                      | ``agent_done``                               |
+| another exit code                                | ``agent_failed``; graded as it is            |
+| the same, after a request with a full context    | ``context_length``; graded as it is          |
+| 126 or 127 without a request: it cannot start    | AgentNotStarted: the fault of the document   |
+| time limit                                       | ``agent_timeout``, unless the endpoint is out |
+| a request beyond a limit of turns or tokens      | ``max_turns``, ``max_tokens``                |
+| the endpoint fails for good, or rejects all      | PolicyError                                  |
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from farm.core.agent import AGENT_DIR, INSTRUCTION_FILE, Agent, fill
+from farm.core.rollout import StopReason
+from farm.core.task import Task
+from farm.episode.agent.turns import turn_of
+from farm.episode.events import EventKind
+from farm.episode.phase_times import AgentDeadline
+from farm.episode.record_limits import shorten
+from farm.episode.segments import ContextLabel
+from farm.episode.turn_loop import Conversation, LoopLimits, raise_if_out
+from farm.model_proxy import MODEL_PORT, ModelProxy, ProxySettings, Recorder, RecordLimits
+from farm.tasks import TaskError
+from sandboxes.interface import ExecResult, Sandbox
+
+OUTPUT_BYTES = 64 * 1024
+LONGEST_S = 7 * 86_400.0
+"""Time-out of the program's call, which the agent's deadline ends earlier."""
+MOST_OPENING_CHARS = 200_000
+_CANNOT_START = (126, 127)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEnd:
+    """How the work of an agent ended. ``exit_code`` is None if the farm ended it. ``note``: one line for the record."""
+
+    stop: StopReason
+    exit_code: int | None = None
+    note: str = ""
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return {} if self.exit_code is None else {"agent_exit_code": float(self.exit_code)}
+
+
+@dataclass(slots=True)
+class AgentLoop:
+    """The agent's work on one step. ``reply_tokens``: the run's bound of one reply.
+
+    ``has_started``: the program was started, so what is lost in the sandbox is its doing. ``opening``: the first
+    messages of the agent.
+    """
+
+    conversation: Conversation
+    limits: LoopLimits
+    agent: Agent
+    task: Task
+    reply_tokens: int | None = None
+    has_started: bool = False
+    opening: tuple[Mapping[str, str], ...] = ()
+    _settings: ProxySettings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._settings = ProxySettings(self.agent.model, self.agent.fixed_model)
+
+    async def run(self, sandbox: Sandbox) -> AgentEnd:
+        """Return how the work ended; all replies are in the conversation then. Raises PolicyError or SandboxGone."""
+        max_tokens = self.limits.max_tokens
+        limits = RecordLimits(
+            self.limits.max_turns - self.conversation.turn_count,
+            None if max_tokens is None else max_tokens - self.conversation.completion_tokens,
+            self.reply_tokens,
+        )
+        recorder = Recorder(self.conversation.policy, limits, self.conversation.harness)
+        try:
+            async with await ModelProxy(recorder, self._settings).listen(sandbox):
+                with self.conversation.watch.phase("agent_s"):
+                    end = await self._await_end(sandbox, recorder)
+            if recorder.rejection and not recorder.replies:
+                raise recorder.rejection
+            return end
+        finally:
+            self._take(recorder)
+
+    async def _await_end(self, sandbox: Sandbox, recorder: Recorder) -> AgentEnd:
+        policy = self.conversation.policy
+        deadline = AgentDeadline(self.limits.agent_s, lambda: policy.held_s)
+        self.conversation.on_turn(EventKind.TURN_STARTED, self.conversation.turn_count, None)
+        self.has_started = True
+        program = asyncio.create_task(self._start(sandbox))
+        try:
+            async with deadline:
+                first: set[asyncio.Future[Any]] = {program, recorder.ended}
+                await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if recorder.ended.done():
+                return AgentEnd(recorder.ended.result())
+            return self._end(program.result(), recorder)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise_if_out(policy, self.limits.agent_s)
+            return AgentEnd(StopReason.AGENT_TIMEOUT)
+        finally:
+            program.cancel()  # its processes are killed before its work is read
+            await asyncio.wait({program})
+            if recorder.ended.done():
+                recorder.ended.exception()  # else asyncio would log it if another end came first
+
+    async def _start(self, sandbox: Sandbox) -> ExecResult:
+        if self.agent.reads_instruction_file:
+            await sandbox.write_file(INSTRUCTION_FILE, self.task.instruction.encode("utf-8", "replace"))
+        values = self._values()
+        command = [fill(argument, values) for argument in self.agent.command]
+        env = {name: fill(value, values) for name, value in self.agent.env.items()}
+        return await sandbox.exec(
+            command,
+            cwd=self.task.workspace,
+            env=env,
+            timeout_s=LONGEST_S,
+            output_limit=OUTPUT_BYTES,
+            merge_stderr=True,
+            login=True,
+        )
+
+    def _values(self) -> Mapping[str, str]:
+        home = f"http://127.0.0.1:{MODEL_PORT}"
+        return {
+            "instruction_file": INSTRUCTION_FILE,
+            "instruction": self.task.instruction,
+            "workspace": self.task.workspace,
+            "dir": AGENT_DIR,
+            "bin": f"{AGENT_DIR}/bin",
+            "model": self._settings.model,
+            "key": self._settings.key,
+            "openai_url": f"{home}/openai/v1",
+            "anthropic_url": f"{home}/anthropic",
+        }
+
+    def _end(self, result: ExecResult, recorder: Recorder) -> AgentEnd:
+        """Return the end of a program that ended by itself. Raises TaskError if it cannot be started."""
+        code, said = result.exit_code, result.last_line
+        if code == 0:
+            return AgentEnd(StopReason.AGENT_DONE, code)
+        if code in _CANNOT_START and not recorder.replies:
+            raise TaskError(
+                self.task.id,
+                f"the agent {self.agent.name} cannot be started in its image ({said})",
+                "correct its command, or how it is installed",
+            )
+        stop = StopReason.CONTEXT_LENGTH if recorder.is_full else StopReason.AGENT_FAILED
+        return AgentEnd(stop, code, f"the agent {self.agent.name} ended with {code}: {said}")
+
+    def _take(self, recorder: Recorder) -> None:
+        """Add what was recorded to the conversation."""
+        conversation = self.conversation
+        conversation.watch.add("policy_s", recorder.busy_s)
+        if conversation.policy.held_s:
+            conversation.watch.add("held_s", conversation.policy.held_s)
+        first = conversation.contexts[-1].number + 1 if conversation.contexts else 0
+        kinds = recorder.kinds
+        for record in recorder.replies:
+            number = first + record.context
+            turn = turn_of(record, recorder.results, index=conversation.turn_count, context=number)
+            conversation.replies.append(record.reply)
+            conversation.contexts.append(ContextLabel(number, kinds[record.context]))
+            conversation.turns.append(turn)
+            conversation.on_turn(EventKind.TURN_FINISHED, turn.index, turn)
+        self.opening = tuple(self._opening(recorder))
+
+    def _opening(self, recorder: Recorder) -> Iterator[Mapping[str, str]]:
+        for message in recorder.opening:
+            if message["role"] not in ("system", "user"):
+                return
+            yield {"role": message["role"], "content": shorten(str(message["content"]), MOST_OPENING_CHARS)}

@@ -1,0 +1,138 @@
+"""Assign the replies of an agent to contexts, by the exact tokens of the engine.
+
+An agent may hold several conversations at once (sub-agents), and may rewrite the history of one (compaction). A reply
+continues the context whose tokens are the beginning of its prompt, the longest one if there are several. Any other
+reply opens a context. So each sampled token is in exactly one context.
+
+If the messages go on where those of a context ended, a new context belongs to the same conversation: the engine only
+rendered the text with other tokens. All contexts of a conversation have its kind:
+
+| a conversation was opened                                         | kind        |
+|-------------------------------------------------------------------|-------------|
+| first of all                                                      | `main`      |
+| while a request of another one ran                                | `subagent`  |
+| after another one, which went on later or is of kind `subagent`   | `subagent`  |
+| after another one, which has another opening                      | `subagent`  |
+| after another one with the same opening, which did not go on:     | `compacted` |
+| its history was rewritten                                         |             |
+
+The opening is the system prompt, or the first message if there is none.
+"""
+
+import hashlib
+import itertools
+import json
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from farm.core.rollout import SegmentKind
+from farm.policy.base import Message, Sampled
+
+_TAIL = 32
+"""Tokens that are compared first, because contexts of an agent mostly have the same beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The messages of a request and the message of its reply.
+
+    ``began`` and ``ended``: the moments of the request and its reply, in the order of all moments of an episode.
+    """
+
+    messages: Sequence[Message]
+    reply: Message
+    began: int
+    ended: int
+
+    @property
+    def opening(self) -> str:
+        """The text of the leading system messages, or else of the first message."""
+        leading = itertools.takewhile(lambda message: message["role"] == "system", self.messages)
+        return "\n".join(str(message["content"]) for message in leading) or str(self.messages[0]["content"])
+
+    def digests(self) -> list[bytes]:
+        """Return a digest of the messages up to each of them, and at last of all of them with the reply."""
+        digest, found = hashlib.sha256(), []
+        for message in (*self.messages, self.reply):
+            digest.update(json.dumps(message, sort_keys=True).encode())
+            found.append(digest.digest())
+        return found
+
+
+@dataclass(slots=True)
+class _Context:
+    """``digest``: of all messages up to its last reply."""
+
+    conversation: int
+    tokens: "array[int]" = field(default_factory=lambda: array("i"))
+    digest: bytes = b""
+
+    def is_start_of(self, prompt: "array[int]") -> bool:
+        length = len(self.tokens)
+        if length > len(prompt) or prompt[max(0, length - _TAIL) : length] != self.tokens[-_TAIL:]:
+            return False
+        return memoryview(prompt)[:length].tobytes() == self.tokens.tobytes()
+
+
+@dataclass(slots=True)
+class _Conversation:
+    opening: str
+    spans: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Conversations:
+    """The contexts of one episode, numbered from 0 in the order of their first replies."""
+
+    def __init__(self) -> None:
+        self._contexts: list[_Context] = []
+        self._conversations: list[_Conversation] = []
+
+    def assign(self, sampled: Sampled | None, exchange: Exchange) -> int:
+        """Return the number of the context that a reply belongs to."""
+        *before, after = exchange.digests()
+        number = None if sampled is None else self._longest_start(sampled.prompt_token_ids)
+        if number is None:
+            number = len(self._contexts)
+            self._contexts.append(_Context(self._conversation_of(before, exchange)))
+        context = self._contexts[number]
+        context.digest = after
+        if sampled is not None:
+            context.tokens = sampled.prompt_token_ids + sampled.token_ids
+        self._conversations[context.conversation].spans.append((exchange.began, exchange.ended))
+        return number
+
+    def kinds(self) -> list[SegmentKind]:
+        """Return the kind of each context, by all that has happened so far."""
+        kinds: list[SegmentKind] = []
+        for number in range(len(self._conversations)):
+            kinds.append(self._kind(number, kinds))
+        return [kinds[context.conversation] for context in self._contexts]
+
+    def _longest_start(self, prompt: "array[int]") -> int | None:
+        found = [number for number, one in enumerate(self._contexts) if one.tokens and one.is_start_of(prompt)]
+        return max(found, key=lambda number: len(self._contexts[number].tokens), default=None)
+
+    def _conversation_of(self, before: list[bytes], exchange: Exchange) -> int:
+        """Return the conversation that a new context belongs to: one that the messages continue, or a new one."""
+        places = {digest: place for place, digest in enumerate(before)}
+        continued = [context for context in self._contexts if context.digest in places]
+        if continued:
+            return max(continued, key=lambda context: places[context.digest]).conversation
+        self._conversations.append(_Conversation(exchange.opening))
+        return len(self._conversations) - 1
+
+    def _kind(self, number: int, kinds: list[SegmentKind]) -> SegmentKind:
+        if number == 0:
+            return SegmentKind.MAIN
+        opened = self._conversations[number].spans[0][0]
+        earlier = [(*span, one) for one in range(number) for span in self._conversations[one].spans]
+        ended = [(end, one) for _, end, one in earlier if end < opened]
+        if not ended or any(began < opened < end for began, end, _ in earlier):
+            return SegmentKind.SUBAGENT
+        before = max(ended)[1]
+        went_on = any(began > opened for began, _, one in earlier if one == before)
+        is_other = self._conversations[before].opening != self._conversations[number].opening
+        if went_on or is_other or kinds[before] is SegmentKind.SUBAGENT:
+            return SegmentKind.SUBAGENT
+        return SegmentKind.COMPACTED

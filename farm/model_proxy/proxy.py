@@ -1,0 +1,137 @@
+"""The proxy of one episode: paths, the key, and the form of answers."""
+
+import asyncio
+import hmac
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Self
+
+from farm.model_proxy.dialects import chat_completions, messages, responses
+from farm.model_proxy.http_server import LARGE_BYTES, HttpServer, RequestHead
+from farm.model_proxy.model_request import ModelRequest, dump
+from farm.model_proxy.recorder import Recorder
+from farm.model_proxy.refusals import JSON_TYPE, HttpResponse, Refused, render
+from farm.policy.base import Reply
+from sandboxes.interface import Sandbox
+
+MODEL_PORT = 3129
+"""The port of the proxy inside a sandbox, at 127.0.0.1."""
+EVENT_STREAM = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """``model`` is the name of the model. ``fixed_model``: requests for another name are refused."""
+
+    model: str = "policy"
+    fixed_model: bool = False
+    key: str = field(default_factory=lambda: f"farm-{secrets.token_urlsafe(24)}")
+
+    def __repr__(self) -> str:
+        return f"ProxySettings({self.model!r}, fixed_model={self.fixed_model})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Api:
+    """The translations of one API."""
+
+    parse: Callable[[bytes], ModelRequest]
+    answer: Callable[[Reply, ModelRequest, str, int], Mapping[str, Any]]
+    events: Callable[[Reply, ModelRequest, str, int], Iterator[bytes]]
+
+
+_APIS = {
+    "/openai/v1/chat/completions": _Api(chat_completions.parse, chat_completions.answer, chat_completions.events),
+    "/openai/v1/responses": _Api(responses.parse, responses.answer, responses.events),
+    "/anthropic/v1/messages": _Api(messages.parse, messages.answer, messages.events),
+}
+_MODELS = "/openai/v1/models"
+
+
+class ModelProxy:
+    """Serves one sandbox, from ``async with`` to its end. Its key is valid only there and only meanwhile."""
+
+    def __init__(self, recorder: Recorder, settings: ProxySettings) -> None:
+        self._recorder = recorder
+        self._settings = settings
+        self._created = int(time.time())
+        self._server: HttpServer | None = None
+        self._listener: socket.socket | None = None
+
+    async def listen(self, sandbox: Sandbox) -> Self:
+        """Open the proxy inside ``sandbox``; the caller enters it. Raises RuntimeUnavailable, SandboxGone."""
+        self._listener = await sandbox.listen(MODEL_PORT)
+        return self
+
+    async def __aenter__(self) -> Self:
+        assert self._listener is not None
+        self._server = HttpServer(self._listener, self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+    def admit(self, head: RequestHead) -> None:
+        """Check path, method and key of a request. Raises Refused."""
+        if head.path not in _APIS and not _is_models(head.path):
+            raise Refused(HTTPStatus.NOT_FOUND, "there is no such path", code="not_found")
+        method = "POST" if head.path in _APIS else "GET"
+        if head.method != method:
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"the method is not {method}", code="method_not_allowed")
+        scheme, _, token = head.headers.get("authorization", "").partition(" ")
+        bearer = token.strip() if scheme.lower() == "bearer" else ""
+        given = head.headers.get("x-api-key") or bearer
+        if not given:
+            raise Refused(HTTPStatus.UNAUTHORIZED, "the key of the episode is missing", code="invalid_api_key")
+        if not hmac.compare_digest(given.encode(), self._settings.key.encode()):
+            raise Refused(HTTPStatus.UNAUTHORIZED, "this is not the key of the episode", code="invalid_api_key")
+
+    async def handle(self, head: RequestHead, body: bytes) -> HttpResponse:
+        """Serve an admitted request. Raises Refused."""
+        if head.path not in _APIS:
+            return self._models(head.path)
+        api = _APIS[head.path]
+        large = len(body) > LARGE_BYTES
+        request = await asyncio.to_thread(api.parse, body) if large else api.parse(body)
+        self._check_model(request.model)
+        reply = await self._recorder.reply(request)
+        reply_id, now = secrets.token_hex(12), int(time.time())
+        if request.stream:
+            return HttpResponse(HTTPStatus.OK, EVENT_STREAM, b"".join(api.events(reply, request, reply_id, now)))
+        return _json(api.answer(reply, request, reply_id, now))
+
+    def refuse(self, refused: Refused, path: str) -> HttpResponse:
+        """Return the refusal in the form of the API at ``path``."""
+        return render(refused, path)
+
+    def _check_model(self, name: str) -> None:
+        if self._settings.fixed_model and name != self._settings.model:
+            raise Refused(
+                HTTPStatus.NOT_FOUND,
+                f"there is no model {name[:100]!r}; the model is {self._settings.model!r}",
+                code="model_not_found",
+                param="model",
+            )
+
+    def _models(self, path: str) -> HttpResponse:
+        model = {"id": self._settings.model, "object": "model", "created": self._created, "owned_by": "farm"}
+        if path == _MODELS:
+            return _json({"object": "list", "data": [model]})
+        self._check_model(path.removeprefix(f"{_MODELS}/"))
+        return _json(model)
+
+
+def _is_models(path: str) -> bool:
+    return path == _MODELS or path.startswith(f"{_MODELS}/")
+
+
+def _json(document: Mapping[str, Any]) -> HttpResponse:
+    return HttpResponse(HTTPStatus.OK, JSON_TYPE, dump(document))

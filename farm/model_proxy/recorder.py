@@ -1,0 +1,212 @@
+"""Ask the policy on behalf of an agent, and record each reply.
+
+Nothing is recorded before a reply is whole, and a reply is recorded before the agent reads it. A request whose client
+leaves is cancelled, and its tokens are not used.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+
+from farm.core.harness import DEFAULT_HARNESS, Harness, Thinking
+from farm.core.rollout import SegmentKind, StopReason
+from farm.model_proxy.conversations import Conversations, Exchange
+from farm.model_proxy.model_request import ModelRequest
+from farm.model_proxy.refusals import Refused, invalid
+from farm.model_proxy.reply_memory import ReplyMemory
+from farm.policy.base import Message, Policy, PolicyError, Reply, ReplyOptions, ToolCall
+
+MOST_ADDED_CHARS = 16_000
+MOST_RESULT_CHARS = 100_000
+"""Longer texts of an agent are cut in the record, because an agent decides how much it sends."""
+MOST_OPENING = 8
+"""Number of first messages that describe an episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLimits:
+    """Limits of an episode. ``max_turns`` bounds requests, also those that fail or whose client leaves.
+
+    ``reply_tokens``: the run's bound of one reply, which an agent can only lower.
+    """
+
+    max_turns: int
+    max_tokens: int | None = None
+    reply_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedReply:
+    """A reply and its request.
+
+    ``context``: its number. ``added``: what the agent put after its last assistant message, without results of
+    tools; at most MOST_ADDED_CHARS. ``started_at`` is Unix time.
+    """
+
+    reply: Reply
+    started_at: float
+    model_s: float
+    context: int
+    added: str = ""
+
+
+@dataclass(slots=True)
+class _Busy:
+    """Counts the seconds in which at least one request runs."""
+
+    seconds: float = 0.0
+    running: int = 0
+    began: float = 0.0
+
+    def enter(self) -> None:
+        if not self.running:
+            self.began = time.monotonic()
+        self.running += 1
+
+    def leave(self) -> None:
+        self.running -= 1
+        if not self.running:
+            self.seconds += time.monotonic() - self.began
+
+
+@dataclass(slots=True)
+class Recorder:
+    """The replies of one episode, in the order in which they came.
+
+    ``ended`` is set if the episode has to end while the agent runs: with the limit that was reached, or the error of
+    the policy. ``results``: content of tool results by the id of their call. ``is_full``: the last request was refused
+    because its context was too long. ``rejection``: of the last request that the endpoint rejected.
+    """
+
+    policy: Policy
+    limits: RecordLimits
+    harness: Harness = DEFAULT_HARNESS
+    replies: list[RecordedReply] = field(default_factory=list)
+    results: dict[str, str] = field(default_factory=dict)
+    opening: tuple[Message, ...] = ()
+    is_full: bool = False
+    rejection: PolicyError | None = None
+    ended: "asyncio.Future[StopReason]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    _conversations: Conversations = field(default_factory=Conversations)
+    _memory: ReplyMemory = field(init=False)
+    _busy: _Busy = field(default_factory=_Busy)
+    _moment: int = 0
+    _requested: int = 0
+    _call_ids: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._memory = ReplyMemory(keeps_thinking=self.harness.thinking is Thinking.KEEP)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which the policy worked on at least one request."""
+        return self._busy.seconds
+
+    @property
+    def is_busy(self) -> bool:
+        """True while the policy works on a request."""
+        return self._busy.running > 0
+
+    @property
+    def kinds(self) -> list[SegmentKind]:
+        """The kind of each context."""
+        return self._conversations.kinds()
+
+    async def reply(self, request: ModelRequest) -> Reply:
+        """Return the policy's reply to a request, recorded. Raises Refused."""
+        self._refuse_after_end()
+        number, self._requested = self._requested, self._requested + 1
+        messages = self._memory.restore(request.messages)
+        began, started_at, asked_at = self._tick(), time.time(), time.monotonic()
+        self._busy.enter()
+        try:
+            reply = await self.policy.reply(messages, request.tools, self._options(request, number))
+        except PolicyError as error:
+            raise self._refusal(error) from None
+        finally:
+            self._busy.leave()
+        self.is_full = reply.silent
+        if reply.silent:
+            raise Refused(
+                HTTPStatus.BAD_REQUEST,
+                "the messages are longer than the maximum context length of the model; shorten them",
+                code="context_length_exceeded",
+                param="messages",
+            )
+        reply = self._with_own_ids(reply)
+        exchange = Exchange(messages, self._memory.add(reply), began, self._tick())
+        self._record(exchange, reply, started_at, time.monotonic() - asked_at)
+        return reply
+
+    def _refuse_after_end(self) -> None:
+        """End the episode if it has reached a limit. Raises Refused if it has ended."""
+        spent = sum(one.reply.completion_tokens for one in self.replies)
+        if not self.ended.done():
+            if self._requested >= self.limits.max_turns:
+                self.ended.set_result(StopReason.MAX_TURNS)
+            elif self.limits.max_tokens is not None and spent >= self.limits.max_tokens:
+                self.ended.set_result(StopReason.MAX_TOKENS)
+        if self.ended.done():
+            raise _over("a limit of the episode is reached")
+
+    def _refusal(self, error: PolicyError) -> Refused:
+        """Return the answer to a request that failed. The episode ends, unless only this request was rejected.
+
+        Otherwise a policy could send a request that its endpoint rejects, in order not to be judged.
+        """
+        if error.rejected:
+            self.rejection = error
+            return invalid("the endpoint of the model rejects this request")
+        if not self.ended.done():
+            self.ended.set_exception(error)
+        return _over("the policy does not answer")
+
+    def _options(self, request: ModelRequest, number: int) -> ReplyOptions:
+        bounds = [bound for bound in (request.max_tokens, self.limits.reply_tokens) if bound is not None]
+        return ReplyOptions(
+            parallel_calls=request.parallel_calls and self.harness.parallel_calls,
+            max_tokens=min(bounds, default=None),
+            fields=request.fields,
+            number=number,
+        )
+
+    def _with_own_ids(self, reply: Reply) -> Reply:
+        """Give calls ids that are unique in the episode, because results are matched by them."""
+        calls = []
+        for index, call in enumerate(reply.tool_calls):
+            is_new = call.id not in self._call_ids
+            call_id = call.id if is_new else f"call_{len(self.replies)}_{index}_{len(self._call_ids)}"
+            self._call_ids.add(call_id)
+            calls.append(ToolCall(call_id, call.name, call.arguments))
+        return replace(reply, tool_calls=tuple(calls))
+
+    def _record(self, exchange: Exchange, reply: Reply, started_at: float, model_s: float) -> None:
+        number = self._conversations.assign(reply.sampled, exchange)
+        for message in exchange.messages:
+            call_id = str(message.get("tool_call_id"))
+            if message["role"] == "tool" and call_id in self._call_ids:
+                self.results.setdefault(call_id, str(message.get("content") or "")[:MOST_RESULT_CHARS])
+        is_first = not self.replies
+        if is_first:
+            self.opening = tuple(exchange.messages[:MOST_OPENING])
+        added = "" if is_first else _added(exchange.messages)
+        self.replies.append(RecordedReply(reply, started_at, model_s, number, added))
+
+    def _tick(self) -> int:
+        self._moment += 1
+        return self._moment
+
+
+def _added(messages: Sequence[Message]) -> str:
+    """Return the text of the messages after the last assistant message, without results of tools."""
+    last = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
+    texts = (
+        str(message["content"])[:MOST_ADDED_CHARS] for message in messages[last + 1 :] if message["role"] != "tool"
+    )
+    return "\n\n".join(texts)[:MOST_ADDED_CHARS]
+
+
+def _over(why: str) -> Refused:
+    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"{why}; the episode ends", code="episode_ended")

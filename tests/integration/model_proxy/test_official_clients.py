@@ -1,0 +1,72 @@
+"""The official clients of OpenAI and Anthropic, in an environment of their own, read what the proxy writes."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.farm import official_clients
+from tests.support.farm.model_calls import segment_mismatches
+from tests.support.farm.proxied_model import KEY, proxied
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+UV = Path(sys.executable).with_name("uv")
+CLIENTS = ("openai==3.57.0", "anthropic==2.14.0")
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the clients."""
+    home = tmp_path_factory.mktemp("clients")
+    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, home / "env"], check=True)
+    python = home / "env/bin/python"
+    subprocess.run([UV, "pip", "install", "--quiet", "--python", python, *CLIENTS], check=True)
+    return python
+
+
+async def call(python: Path, url: str) -> dict[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        python,
+        official_clients.__file__,
+        url,
+        KEY,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    output, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    found: dict[str, Any] = json.loads(output)
+    return found
+
+
+async def test_official_clients_read_answers_and_streams(python: Path) -> None:
+    async with proxied() as proxy:
+        found = await call(python, proxy.url)
+        recorded = proxy.recorder.replies
+    openai, anthropic = found["openai"], found["anthropic"]
+    assert openai["models"] == ["policy"]
+    assert (openai["refused"], anthropic["refused"]) == ("invalid_api_key", "authentication_error")
+    assert len(recorded) == 6
+    chat, chat_stream, responses, responses_stream, messages, messages_stream = (one.reply for one in recorded)
+    assert openai["chat"] == {"text": chat.content, "calls": len(chat.tool_calls)}
+    assert openai["chat_stream"] == {
+        "text": chat_stream.content,
+        "calls": len(chat_stream.tool_calls),
+        "usage": chat_stream.completion_tokens,
+    }
+    assert openai["responses"]["tokens"] == responses.completion_tokens
+    assert openai["responses"]["types"].count("function_call") == len(responses.tool_calls)
+    assert openai["responses_stream"]["types"].count("function_call") == len(responses_stream.tool_calls)
+    assert openai["responses_stream"]["events"][0] == "response.created"
+    assert openai["responses_stream"]["events"][-1] in ("response.completed", "response.incomplete")
+    assert anthropic["messages"]["types"].count("tool_use") == len(messages.tool_calls)
+    assert anthropic["messages_stream"]["types"].count("tool_use") == len(messages_stream.tool_calls)
+    assert anthropic["messages_stream"]["tokens"] == messages_stream.completion_tokens
+    assert anthropic["messages_stream"]["events"][-1] == "message_stop"
+    assert sum(map(segment_mismatches, proxy.segments)) == 0

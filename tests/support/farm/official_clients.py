@@ -1,0 +1,89 @@
+"""Call the proxy with the official clients of OpenAI and Anthropic. It runs in an environment of its own.
+
+Prints one JSON object: for each call its text, its tool calls, and the types of the events of a stream.
+"""
+
+import json
+import sys
+from typing import Any
+
+TASK = "Fix the tests in tests/test_main.py."
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+
+
+def openai_calls(url: str, key: str) -> dict[str, Any]:
+    from openai import AuthenticationError, OpenAI
+
+    client = OpenAI(base_url=f"{url}/openai/v1", api_key=key, max_retries=0)
+    function = {"name": "read_file", "parameters": SCHEMA}
+    asked: dict[str, Any] = {
+        "model": "any",
+        "messages": [{"role": "user", "content": TASK}],
+        "tools": [{"type": "function", "function": function}],
+    }
+    whole = client.chat.completions.create(**asked).choices[0].message
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    response_args: dict[str, Any] = {"model": "any", "input": TASK, "tools": [{"type": "function", **function}]}
+    response = client.responses.create(**response_args)
+    with client.responses.stream(**response_args) as stream:
+        events = [event.type for event in stream]
+        final = stream.get_final_response()
+    try:
+        OpenAI(base_url=f"{url}/openai/v1", api_key="wrong", max_retries=0).chat.completions.create(**asked)
+        refused = ""
+    except AuthenticationError as error:
+        refused = str(error.code)
+    return {
+        "models": [model.id for model in client.models.list()],
+        "chat": {"text": whole.content or "", "calls": len(whole.tool_calls or ())},
+        "chat_stream": {
+            "text": "".join(delta.content or "" for delta in deltas),
+            "calls": len({call.index for delta in deltas for call in delta.tool_calls or ()}),
+            "usage": chunks[-1].usage.completion_tokens,
+        },
+        "responses": {"types": [item.type for item in response.output], "tokens": response.usage.output_tokens},
+        "responses_stream": {"events": events, "types": [item.type for item in final.output]},
+        "refused": refused,
+    }
+
+
+def anthropic_calls(url: str, key: str) -> dict[str, Any]:
+    from anthropic import Anthropic, AuthenticationError
+
+    client = Anthropic(base_url=f"{url}/anthropic", api_key=key, max_retries=0)
+    asked: dict[str, Any] = {
+        "model": "any",
+        "max_tokens": 200,
+        "system": "You are a coding agent.",
+        "messages": [{"role": "user", "content": TASK}],
+        "tools": [{"name": "read_file", "description": "Read a file.", "input_schema": SCHEMA}],
+    }
+    whole = client.messages.create(**asked)
+    with client.messages.stream(**asked) as stream:
+        events = [event.type for event in stream]
+        final = stream.get_final_message()
+    try:
+        Anthropic(base_url=f"{url}/anthropic", api_key="wrong", max_retries=0).messages.create(**asked)
+        refused = ""
+    except AuthenticationError as error:
+        refused = str(error.body["error"]["type"])
+    return {
+        "messages": {"types": [block.type for block in whole.content], "stop": whole.stop_reason},
+        "messages_stream": {
+            "events": events,
+            "types": [block.type for block in final.content],
+            "stop": final.stop_reason,
+            "tokens": final.usage.output_tokens,
+        },
+        "refused": refused,
+    }
+
+
+def main() -> None:
+    url, key = sys.argv[1:]
+    print(json.dumps({"openai": openai_calls(url, key), "anthropic": anthropic_calls(url, key)}))
+
+
+if __name__ == "__main__":
+    main()
