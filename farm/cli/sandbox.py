@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sandboxes import Capture, ExecResult, Runtime, Sandbox, SandboxSpec
 
 OUTPUT_LIMIT = 16 * 1024 * 1024
+DISK_SHARES = 8
+"""Equal shares of the disk: one for the sandbox, the others for its copies."""
 FORK, BACK = MOVES = (":fork", ":back")
 TIMED_OUT = 124
 INTERRUPTED = 130
@@ -73,7 +75,11 @@ async def _open(config: Config) -> "Runtime":
     from sandboxes import open_runtime
 
     return await open_runtime(
-        config.runtime, state_dir=config.state_dir, docker_host=config.docker_host, granted=config.granted
+        config.runtime,
+        state_dir=config.state_dir,
+        docker_host=config.docker_host,
+        granted=config.granted,
+        disk_shares=DISK_SHARES,
     )
 
 
