@@ -33,7 +33,7 @@ DISK_SHARES = 16
 
 
 def degraded(runtime: Runtime) -> list[str]:
-    """Return what a runtime lacks, without a disk that is too full for its shares, because a CI machine may have one."""
+    """Return what a runtime lacks, but for a disk that is too full for its shares: a CI machine may have one."""
     return [lack for lack in runtime.degraded if "free disk space" not in lack]
 
 
