@@ -240,6 +240,12 @@ class Config(BaseModel):
 
     No verdict depends on it, as ``farm bench verify`` checks. It costs up to a third of the test command.
     """
+    tests_unobserved: bool = True
+    """Policies of a task stand still while its tests run on a sibling's work.
+
+    Otherwise a change could make the tests pass expected values to a sibling by the counters of the machine. Tests of
+    one task run one at a time on a node.
+    """
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """``debug``, ``info``, ``warning`` or ``error``."""
 

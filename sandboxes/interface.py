@@ -237,6 +237,18 @@ class Sandbox(Protocol):
         """Close all connections and refuse new ones, for good. Idempotent; raises nothing."""
         ...
 
+    async def freeze(self) -> None:
+        """Stop every process, the tool server included, until ``thaw``. Return when none runs.
+
+        A call gets no answer meanwhile, but its time limit runs on. Raises SandboxGone if the sandbox has ended, and
+        RuntimeUnavailable if a process still runs after 10 s.
+        """
+        ...
+
+    async def thaw(self) -> None:
+        """End ``freeze``. Does nothing if the sandbox is not frozen or is gone."""
+        ...
+
     async def snapshot(self) -> Snapshot:
         """Copy the sandbox's files at one moment. The sandbox is frozen meanwhile and always thawed afterwards.
 

@@ -244,6 +244,7 @@ async def _agent(
         build=config.build,
         embedder=config.embedder,
         test_tracebacks=config.test_tracebacks,
+        tests_unobserved=config.tests_unobserved,
         equip=equip,
     )
     return await stack.enter_async_context(driver.agent(plan, config.log_level, node))

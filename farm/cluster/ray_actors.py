@@ -148,7 +148,13 @@ class NodeAgentActor:
         agent = NodeAgent(
             plan.node_id,
             await stack.enter_async_context(load_resource_factory(plan.equip)(plan)),
-            AgentSettings(plan.slots, plan.state_dir, tracebacks=plan.test_tracebacks, join=plan.join),
+            AgentSettings(
+                plan.slots,
+                plan.state_dir,
+                tracebacks=plan.test_tracebacks,
+                tests_unobserved=plan.tests_unobserved,
+                join=plan.join,
+            ),
             store=store,
             send_events=self._tell,
             routes=PolicyRoutes(EndpointPool(plan.access, timeouts=plan.timeouts), PolicyDirectory(store.policies)),

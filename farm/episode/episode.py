@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from farm.agents import agent_spec
 from farm.core.change import Change
@@ -126,7 +127,10 @@ class _Episode:
         if assignment.policy.kind in WITHOUT_TOKENS:  # it plays a script, with several calls in a message
             self._harness = replace(assignment.harness, summaries=None, parallel_calls=True)
         limits = LoopLimits.of(task, assignment.limits, self._harness)
-        self._conversation = Conversation(policy, toolset, journal, self._watch, self._emit, self._harness)
+        self._participant = services.standstill.participant(task.digest)
+        self._conversation = Conversation(
+            policy, toolset, journal, self._watch, self._emit, self._harness, self._participant
+        )
         self._progress = EpisodeProgress(
             self._conversation,
             self._watch,
@@ -216,10 +220,15 @@ class _Episode:
     # The policy's work
 
     async def _work(self, step: EpisodeStep, sandbox: Sandbox) -> Work:
-        """Let the policy work on a step, and return the work that it leaves."""
+        """Let the policy work on a step, and return the work that it leaves.
+
+        Meanwhile the sandbox stands still while tests of the task run on the work of another policy.
+        """
         try:
+            await self._participant.enter(sandbox)
             if step.rule is not None:
-                await set_up_step(sandbox, self._bundle, step.number)
+                async with self._participant.call():
+                    await set_up_step(sandbox, self._bundle, step.number)
             self._progress.stop = await self._converse(step, sandbox)
             if self._bundle.task.retrieval is not None:
                 return self._answer()
@@ -233,6 +242,9 @@ class _Episode:
             out_of_memory = error.by is LossCause.MEMORY
             self._progress.stop = StopReason.OUT_OF_MEMORY if out_of_memory else StopReason.SANDBOX_LOST
             return Forfeit(f"the work was lost: {error}")
+        finally:
+            self._participant.leave()
+            self._watch.seconds["standstill_s"] = self._participant.still_s
 
     async def _converse(self, step: EpisodeStep, sandbox: Sandbox) -> StopReason:
         if step.is_first:
@@ -293,7 +305,8 @@ class _Episode:
     async def _collect(self, step: EpisodeStep, sandbox: Sandbox) -> Change | Artifacts | Forfeit:
         limit_s = self._assignment.limits.tool_s
         try:
-            return await collect_work(sandbox, step.bundle.task, self._baseline, limit_s=limit_s, step=step.number)
+            async with self._participant.call():
+                return await collect_work(sandbox, step.bundle.task, self._baseline, limit_s=limit_s, step=step.number)
         except TimeoutError:
             # A sandbox that is killed or removed says so at once. This one hangs, or holds too much to be read.
             raise SandboxGone(
@@ -342,6 +355,7 @@ class _Episode:
             boot_timeout_s=limits.boot_s,
             baseline=self._baseline,
             test_slots=self._services.test_slots,
+            open_block=partial(self._services.standstill.hold, self._bundle.task.digest),
             agent_sandbox=agent_sandbox,
             tracebacks=self._services.tracebacks,
         )

@@ -8,6 +8,7 @@ from farm.grading import VerifierCheck, WorkspaceBaseline, take_baseline
 from farm.rewards import Plugins
 from sandboxes.interface import Runtime, Sandbox
 from sandboxes.search.index_store import IndexStore
+from sandboxes.standstill import Standstill
 
 _KEPT = 256
 
@@ -34,6 +35,7 @@ class NodeServices:
     ``node_id`` is written into rollouts. ``runtime``: where sandboxes boot.
     ``baselines`` spare a walk of each image that was walked before; ``verifier_check`` remembers which verifiers work.
     ``test_slots`` bounds how many test commands run at once (None: no bound).
+    ``standstill``: while tests of a task run on the work of one policy, the other policies of the task stand still.
     ``index_store``: without it there is no code search by meaning.
     ``plugins`` add raw components to the rewards of judged episodes.
     ``tracebacks``: as ``GradingRequest`` has it.
@@ -44,6 +46,7 @@ class NodeServices:
     baselines: Baselines = field(default_factory=Baselines)
     verifier_check: VerifierCheck = field(default_factory=VerifierCheck)
     test_slots: asyncio.Semaphore | None = None
+    standstill: Standstill = field(default_factory=Standstill)
     index_store: IndexStore | None = None
     plugins: Plugins | None = None
     tracebacks: bool = False

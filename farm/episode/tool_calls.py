@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +28,14 @@ _CUT_OFF = ToolResult(
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """``timeout_s`` bounds each call; ``per_message``: so many calls of one message run."""
+    """``timeout_s`` bounds each call; ``per_message``: so many calls of one message run.
+
+    ``turn`` opens the block of each call, which may wait. The time-out begins in the block.
+    """
 
     timeout_s: float
     per_message: int = MOST_CALLS
+    turn: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
 
 
 async def run_calls(
@@ -63,8 +68,10 @@ async def run_calls(
             return
         async with free:
             try:
-                with log.call(index, reads_only=prepared[index].reads_only) if log else contextlib.nullcontext():
-                    result = await toolset.run(sandbox, prepared[index], timeout_s=limits.timeout_s)
+                noted = log.call(index, reads_only=prepared[index].reads_only) if log else contextlib.nullcontext()
+                async with limits.turn():
+                    with noted:
+                        result = await toolset.run(sandbox, prepared[index], timeout_s=limits.timeout_s)
             except AnswerLost:
                 result = _CUT_OFF
         results[index] = result

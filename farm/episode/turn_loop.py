@@ -22,6 +22,7 @@ from farm.episode.tool_calls import MOST_CALLS, CallLimits, run_calls
 from farm.policy.base import Message, Policy, PolicyError, Reply, ReplyOptions, ToolCall
 from farm.rewards.tool_metrics import MALFORMED
 from sandboxes.interface import Sandbox
+from sandboxes.standstill import Participant, Standstill
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs.default.answer import Answer
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
@@ -62,7 +63,8 @@ class Conversation:
     """The part of an episode that its steps share: its participants and all turns so far.
 
     ``turns``, ``replies`` and ``contexts`` hold what happened also if the episode raised or was interrupted: one item
-    for each turn and each summary. ``contexts``: the context of each reply.
+    for each turn and each summary. ``contexts``: the context of each reply. ``participant``: the part that the sandbox
+    has in the standstills of its task.
     """
 
     policy: Policy
@@ -71,6 +73,7 @@ class Conversation:
     watch: Stopwatch
     on_turn: OnTurn
     harness: Harness = DEFAULT_HARNESS
+    participant: Participant = field(default_factory=lambda: Standstill().participant(""))
     turns: list[Turn] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     contexts: list[ContextLabel] = field(default_factory=list)
@@ -131,7 +134,8 @@ class TurnLoop:
             await self.recall(past)
         stop = past.stop if past else None
         if stop is None:
-            deadline = AgentDeadline(self._limits.agent_s - spent_s, lambda: self._policy.held_s)
+            participant = self._conversation.participant
+            deadline = AgentDeadline(self._limits.agent_s - spent_s, lambda: self._policy.held_s + participant.waited_s)
             stop = await self._converse(sandbox, deadline)
             self._journal.record_stop(stop)
         return stop
@@ -210,7 +214,9 @@ class TurnLoop:
                         sandbox,
                         reply.tool_calls,
                         results,
-                        CallLimits(self._limits.tool_s, self._limits.calls_per_turn),
+                        CallLimits(
+                            self._limits.tool_s, self._limits.calls_per_turn, self._conversation.participant.call
+                        ),
                         TurnJournal(self._journal, index, past),
                     )
         finally:

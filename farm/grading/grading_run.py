@@ -142,7 +142,7 @@ class GradingRun:
         stress, request = self._request.stress, self._request
         text = stress.around(tripwire.around(command) if tripwire else command)
         verifier_command = VerifierCommand(text, env, request.limit_s, self._task.workspace)
-        run = await run_verifier(self._sandbox, verifier_command, request.test_slots, self.times, tripwire)
+        run = await run_verifier(self._sandbox, verifier_command, request, self.times, tripwire)
         self.facts = await stress.facts(self._sandbox)
         return run
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from farm.core.task import Verifier
@@ -10,6 +12,16 @@ from farm.grading.stress import NO_STRESS, Stress
 from farm.grading.work import Work
 from farm.tasks.bundle import TaskBundle
 from sandboxes.interface import Runtime, Sandbox
+
+OpenTestBlock = Callable[[asyncio.Semaphore | None], AbstractAsyncContextManager[None]]
+"""Open the block of a test command, which has one of the given slots."""
+
+
+@asynccontextmanager
+async def in_slot(slots: asyncio.Semaphore | None) -> AsyncIterator[None]:
+    """Open a block that waits for a slot, and for nothing else."""
+    async with slots or nullcontext():
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +34,8 @@ class GradingRequest:
     ``baseline`` spares a walk of the workspace if it is of the same image.
     ``test_slots`` bounds how many test commands run at once (None: no bound). The time-out begins when the command has
     its slot.
+    ``open_block`` opens the block of each test command that runs on the agent's work. ``Standstill.hold`` keeps the
+    sandboxes of the task still meanwhile, so that none observes the tests.
     ``agent_sandbox``: the sandbox from which the work was taken. Modes ``snapshot`` and ``shared`` need it.
     ``tracebacks``: pytest shows where tests failed, which takes up to a third of the command. No verdict depends on it.
     ``stress``: load or another order of tests. If an order was asked for, the component ``ordered`` is 1 if the tests
@@ -37,6 +51,7 @@ class GradingRequest:
     boot_timeout_s: float = 60.0
     baseline: WorkspaceBaseline | None = None
     test_slots: asyncio.Semaphore | None = None
+    open_block: OpenTestBlock = in_slot
     agent_sandbox: Sandbox | None = None
     tracebacks: bool = False
     stress: Stress = NO_STRESS

@@ -101,7 +101,7 @@ async def _judge_artifacts(request: GradingRequest, artifacts: Change, separate:
                 await put_tests(sandbox, request.bundle.tests)
             await clear_logs(sandbox)
             command = VerifierCommand(verifier.command or COMMAND, dict(verifier.env), request.limit_s)
-            ended = await run_verifier(sandbox, command, request.test_slots, times)
+            ended = await run_verifier(sandbox, command, request, times)
             verdict = decide_reward_file(await reward_of_run(sandbox, ended), pristine=artifacts.empty)
             return replace(verdict, output=ended.output)
 

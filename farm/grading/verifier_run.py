@@ -1,6 +1,5 @@
 """One run of a test command in a sandbox, and the verdicts on work that keeps the command from running."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -8,6 +7,7 @@ from functools import partial
 
 from farm.grading.errors import ChangeRefused, ReportError, VerifierError, raise_if_host_fault
 from farm.grading.reports.harbor import read_reward
+from farm.grading.request import GradingRequest
 from farm.grading.tripwire.tripwire import Tripwire, TripwireOutput
 from farm.grading.verdict import Verdict, zero_verdict
 from sandboxes.errors import LossCause, PathError, SandboxGone
@@ -63,11 +63,11 @@ class CommandTimes:
 async def run_verifier(
     sandbox: Sandbox,
     command: VerifierCommand,
-    test_slots: asyncio.Semaphore | None,
+    request: GradingRequest,
     times: CommandTimes,
     tripwire: Tripwire | None = None,
 ) -> VerifierRun:
-    """Run ``command`` when a test slot is free, then kill every process of the sandbox. Write ``times``."""
+    """Run ``command`` in a block of ``request``, then kill every process of the sandbox. Write ``times``."""
     requested = time.monotonic()
     run = partial(
         sandbox.exec,
@@ -79,7 +79,7 @@ async def run_verifier(
         merge_stderr=True,
     )
     hook_output = TripwireOutput()
-    async with test_slots or asyncio.Semaphore():
+    async with request.open_block(request.test_slots):
         times.queue_s = time.monotonic() - requested
         if tripwire is None:
             result = await run()

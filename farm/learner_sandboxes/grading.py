@@ -1,7 +1,9 @@
 """Grade the work in a learner sandbox: collect it from a copy, as an episode does, and judge it in fresh sandboxes."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from farm.core.change import Change
 from farm.core.run import EpisodeLimits
@@ -45,10 +47,16 @@ class GradedTask:
 
 
 async def grade_work(
-    graded: GradedTask, services: NodeServices, *, answer: str | None, lost: SandboxGone | None
+    graded: GradedTask,
+    services: NodeServices,
+    fork: Callable[[], Awaitable[Sandbox]],
+    *,
+    answer: str | None,
+    lost: SandboxGone | None,
 ) -> GradeResult:
-    """Return the verdict on the work so far. ``answer``: the arguments of the last ``answer`` call, for retrieval.
+    """Return the verdict on the work so far.
 
+    ``fork`` copies the sandbox. ``answer``: the arguments of the last ``answer`` call, for retrieval.
     ``lost``: the error of an earlier call that lost the sandbox; as in an episode, that is worth 0 if the inside caused
     it. The work is taken from a copy without processes, so the sandbox and what runs in it stay as they are. Raises the
     errors of ``sandboxes`` for infrastructure.
@@ -62,7 +70,7 @@ async def grade_work(
             work = lost_work(lost)
         else:
             try:
-                copy = await graded.sandbox.fork(boot_timeout_s=_LIMITS.boot_s)
+                copy = await fork()
                 stack.push_async_callback(_remove, copy)
                 await copy.shut_egress()
                 work = await _collect(graded, copy)
@@ -107,6 +115,7 @@ async def _judge(graded: GradedTask, services: NodeServices, work: Work, copy: S
         boot_timeout_s=_LIMITS.boot_s,
         baseline=graded.baseline,
         test_slots=services.test_slots,
+        open_block=partial(services.standstill.hold, graded.bundle.task.digest),
         agent_sandbox=copy,
         tracebacks=services.tracebacks,
     )

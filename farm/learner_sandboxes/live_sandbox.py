@@ -17,6 +17,7 @@ from farm.tasks import TaskBundle
 from sandboxes.cancellation import cancel_all
 from sandboxes.errors import SandboxGone
 from sandboxes.interface import Sandbox
+from sandboxes.standstill import Participant
 from sandboxes.tools import Toolset
 
 MOST_KEPT_RESULTS = 32
@@ -31,11 +32,15 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """A started sandbox. ``graded`` is None if it was not made from a task."""
+    """A started sandbox. ``graded`` is None if it was not made from a task.
+
+    Each call needs a block of ``participant``.
+    """
 
     sandbox: Sandbox
     toolset: Toolset
     graded: GradedTask | None
+    participant: Participant
 
     @property
     def bundle(self) -> TaskBundle | None:

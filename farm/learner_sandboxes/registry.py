@@ -167,7 +167,8 @@ class LearnerSandboxes:
             prepared = place.toolset.prepare(tool, arguments)
             if isinstance(prepared, MalformedCall) and prepared.kind is ToolErrorKind.UNKNOWN_TOOL:
                 raise SandboxRefused(RefusalKind.UNKNOWN_TOOL, str(prepared))
-            result = await place.toolset.run(place.sandbox, prepared, timeout_s=_LIMITS.tool_s)
+            async with place.participant.call():
+                result = await place.toolset.run(place.sandbox, prepared, timeout_s=_LIMITS.tool_s)
             if tool == Answer.name:
                 live.answer = arguments
             return result
@@ -176,26 +177,31 @@ class LearnerSandboxes:
 
     async def exec(self, sandbox_id: str, command: ExecCommand, key: str) -> Answered[ExecResult]:
         async def work(place: Workplace) -> ExecResult:
-            return await place.sandbox.exec(
-                command.argv,
-                cwd=command.cwd,
-                env=command.env,
-                stdin=command.stdin,
-                timeout_s=command.timeout_s,
-                output_limit=OUTPUT_BYTES,
-            )
+            async with place.participant.call():
+                return await place.sandbox.exec(
+                    command.argv,
+                    cwd=command.cwd,
+                    env=command.env,
+                    stdin=command.stdin,
+                    timeout_s=command.timeout_s,
+                    output_limit=OUTPUT_BYTES,
+                )
 
         return await _refusing(self._find(sandbox_id).call(key, work))
 
     async def read_file(self, sandbox_id: str, path: str, offset: int, limit: int) -> Answered[bytes]:
         async def work(place: Workplace) -> bytes:
-            return await place.sandbox.read_file(path, offset=offset, limit=limit)
+            async with place.participant.call():
+                return await place.sandbox.read_file(path, offset=offset, limit=limit)
 
         return await _refusing(self._find(sandbox_id).call("", work))
 
     async def write_file(self, sandbox_id: str, file: WriteFile) -> Answered[FileWritten]:
         async def work(place: Workplace) -> FileWritten:
-            existed = await place.sandbox.write_file(file.path, file.content, executable=file.executable, parents=True)
+            async with place.participant.call():
+                existed = await place.sandbox.write_file(
+                    file.path, file.content, executable=file.executable, parents=True
+                )
             return FileWritten(file.path, len(file.content), existed)
 
         return await _refusing(self._find(sandbox_id).call("", work))
@@ -210,7 +216,8 @@ class LearnerSandboxes:
 
         async def work(place: Workplace) -> GradeResult:
             assert place.graded is not None
-            return await grade_work(place.graded, self._services, answer=live.answer, lost=live.lost)
+            fork = partial(_fork, place)
+            return await grade_work(place.graded, self._services, fork, answer=live.answer, lost=live.lost)
 
         return await _refusing(live.call(key, work))
 
@@ -223,8 +230,10 @@ class LearnerSandboxes:
                 with self._parts.images.pin(live.order.task.image):
                     place = await boot()
                     try:
+                        await place.participant.enter(place.sandbox)
                         await live.serve(place)
                     finally:
+                        place.participant.leave()
                         await shielded(_remove(place.sandbox))
         except Exception as error:  # a boundary: the caller of ``create`` gets the error
             live.fail(error)
@@ -245,14 +254,14 @@ class LearnerSandboxes:
         if source is not None:
             place = await source.place()
             with source.in_use():
-                sandbox = await place.sandbox.fork(boot_timeout_s=_LIMITS.boot_s)
+                sandbox = await _fork(place)
             graded = GradedTask(place.graded.bundle, sandbox, place.graded.baseline) if place.graded else None
-            return Workplace(sandbox, self._toolset(order, place.bundle), graded)
+            return self._workplace(order, sandbox, self._toolset(order, place.bundle), graded)
         labels = {"sandbox": order.sandbox_id}
         if not order.has_task:
             spec = SandboxSpec(self._admitted(order.task.image), labels=labels)
             toolset = self._toolset(order, None)
-            return Workplace(await self._create(spec), toolset, None)
+            return self._workplace(order, await self._create(spec), toolset, None)
         bundle = await self._parts.tasks.get(order.task)
         if bundle.steps:
             detail = f"the task {order.task.id} has several steps, which only an episode can play; start a run of it"
@@ -264,12 +273,18 @@ class LearnerSandboxes:
         except ImageError:
             self._parts.images.invalidate(bundle)
             raise
-        return await self._prepare(sandbox, toolset, bundle)
+        return self._workplace(order, sandbox, toolset, await self._prepare(sandbox, bundle))
+
+    def _workplace(
+        self, order: CreateSandbox, sandbox: Sandbox, toolset: Toolset, graded: GradedTask | None
+    ) -> Workplace:
+        group = graded.bundle.task.digest if graded else order.sandbox_id
+        return Workplace(sandbox, toolset, graded, self._services.standstill.participant(group))
 
     async def _create(self, spec: SandboxSpec) -> Sandbox:
         return await self._services.runtime.create(spec, boot_timeout_s=_LIMITS.boot_s)
 
-    async def _prepare(self, sandbox: Sandbox, toolset: Toolset, bundle: TaskBundle) -> Workplace:
+    async def _prepare(self, sandbox: Sandbox, bundle: TaskBundle) -> GradedTask:
         """Wait until the sandbox is healthy, and walk its workspace, as at the start of an episode."""
         task, baseline = bundle.task, None
         try:
@@ -279,7 +294,7 @@ class LearnerSandboxes:
         except BaseException:
             await shielded(_remove(sandbox))
             raise
-        return Workplace(sandbox, toolset, GradedTask(bundle, sandbox, baseline))
+        return GradedTask(bundle, sandbox, baseline)
 
     def _toolset(self, order: CreateSandbox, bundle: TaskBundle | None) -> Toolset:
         words = order.tools or (bundle.task.tools if bundle else ())
@@ -321,6 +336,11 @@ def _like(original: CreateSandbox, copy: CreateSandbox) -> CreateSandbox:
         timeout_s=copy.timeout_s or original.timeout_s,
         idle_s=copy.idle_s or original.idle_s,
     )
+
+
+async def _fork(place: Workplace) -> Sandbox:
+    async with place.participant.call():
+        return await place.sandbox.fork(boot_timeout_s=_LIMITS.boot_s)
 
 
 async def _remove(sandbox: Sandbox) -> None:

@@ -24,6 +24,7 @@ from farm.node.task_cache import TaskCache
 from farm.policy import PolicyRoutes
 from farm.scheduler.messages import DrainNode, EpisodeEnded, Heartbeat, PrewarmSandboxes, StartEpisode, StopEpisode
 from sandboxes.cancellation import cancel_all, shielded
+from sandboxes.standstill import Standstill
 
 VERIFIERS_PER_CORE = 2
 """Test commands at once. They are bound by the processor: with more of them each is slower and may time out."""
@@ -36,8 +37,8 @@ class AgentSettings:
     """Settings of a node agent.
 
     ``slots``: so many episodes and learner sandboxes run at once. ``shutdown_timeout_s`` bounds each of the last calls
-    of an agent that closes. ``tracebacks``: see ``GradingRequest``. ``join``: see ``Heartbeat``. ``clock`` counts the
-    life of learner sandboxes.
+    of an agent that closes. ``tracebacks``: see ``GradingRequest``. ``tests_unobserved``: see ``Standstill``. ``join``:
+    see ``Heartbeat``. ``clock`` counts the life of learner sandboxes.
     """
 
     slots: int
@@ -48,6 +49,7 @@ class AgentSettings:
     longest_backoff_s: float = 5.0
     shutdown_timeout_s: float = 5.0
     tracebacks: bool = False
+    tests_unobserved: bool = True
     join: str = ""
     clock: Callable[[], float] = time.monotonic
 
@@ -84,6 +86,7 @@ class NodeAgent:
             node_id,
             resources.runtime,
             test_slots=asyncio.Semaphore(VERIFIERS_PER_CORE * cores()),
+            standstill=Standstill(is_on=settings.tests_unobserved),
             index_store=resources.index_store,
             plugins=resources.plugins,
             tracebacks=settings.tracebacks,

@@ -60,6 +60,7 @@ class NodeConfig:
     ``access``: the endpoints that it may call. ``timeouts``: of an endpoint's reply.
     ``granted``: hosts that sandboxes may reach beside the internet. ``build``: access and limits of image builds.
     ``embedder``: as ``IndexStore`` takes it. ``test_tracebacks``: as ``GradingRequest`` has them.
+    ``tests_unobserved``: as ``Standstill`` has it as ``is_on``.
     """
 
     node_id: str
@@ -78,6 +79,7 @@ class NodeConfig:
     build: BuildOptions = field(default_factory=BuildOptions)
     embedder: str = "words"
     test_tracebacks: bool = False
+    tests_unobserved: bool = True
     join: str = ""
     equip: str = "farm.node.resources:open_node_resources"
 

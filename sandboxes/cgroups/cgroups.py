@@ -169,6 +169,11 @@ class Cgroups:
         while not self.is_frozen(name) and name in self.names():  # noqa: ASYNC110 - the kernel sends no event
             await asyncio.sleep(RETRY_S)
 
+    async def freeze_in_time(self, name: str) -> None:
+        """Freeze the cgroup. Raises TimeoutError if a process still runs after ``FREEZE_S``."""
+        async with asyncio.timeout(FREEZE_S):
+            await self.freeze(name)
+
     def thaw(self, name: str) -> None:
         if self.unified:
             self._write("freezer", name, "cgroup.freeze", "0")
@@ -181,19 +186,17 @@ class Cgroups:
         lock = self._freeze_locks.setdefault(name, asyncio.Lock())
         async with lock:
             try:
-                await self._freeze_with_timeout(name)
+                try:
+                    await self.freeze_in_time(name)
+                except TimeoutError:
+                    raise SnapshotError(
+                        f"snapshot of {name}: processes did not freeze in {FREEZE_S:g} s; retry"
+                    ) from None
                 yield
                 if not self.is_frozen(name):
                     raise SnapshotError(f"snapshot of {name}: the sandbox was thawed or removed during the copy; retry")
             finally:
                 self.thaw(name)
-
-    async def _freeze_with_timeout(self, name: str) -> None:
-        try:
-            async with asyncio.timeout(FREEZE_S):
-                await self.freeze(name)
-        except TimeoutError:
-            raise SnapshotError(f"snapshot of {name}: processes did not freeze in {FREEZE_S:g} s; retry") from None
 
     async def remove(self, name: str) -> None:
         """Kill all processes and remove the cgroup. After ``REMOVE_TIMEOUT_S`` it is left to the reaper."""

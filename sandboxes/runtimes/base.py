@@ -99,6 +99,14 @@ class ToolServerRuntime(ABC):
         """Return the process id of a sandbox's init process on this machine."""
 
     @abstractmethod
+    async def freeze(self, sandbox_id: str) -> None:
+        """Implement ``Sandbox.freeze``."""
+
+    @abstractmethod
+    async def thaw(self, sandbox_id: str) -> None:
+        """Implement ``Sandbox.thaw``."""
+
+    @abstractmethod
     async def discard(self, sandbox_id: str) -> None:
         """Remove everything of a sandbox. What cannot be removed is left to the reaper."""
 
@@ -317,6 +325,15 @@ class ToolServerSandbox(SandboxCalls):
         await self._runtime.shut_egress(self._id)
         if self._spec.egress and not self._ended:
             self._runtime.keep_record(self, shut=True)
+
+    async def freeze(self) -> None:
+        if self._ended:
+            raise SandboxGone(f"sandbox {self._id} was removed")
+        await self._runtime.freeze(self._id)
+
+    async def thaw(self) -> None:
+        if not self._ended:
+            await self._runtime.thaw(self._id)
 
     async def snapshot(self) -> Snapshot:
         return await self._copy_files(self._runtime.snapshot(self))

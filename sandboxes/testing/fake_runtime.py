@@ -168,6 +168,8 @@ class FakeSandbox(WithJobs):
         self._calls_left = lifetime
         self._by = by
         self._gone: asyncio.Future[SandboxGone] = asyncio.get_running_loop().create_future()
+        self._thawed = asyncio.Event()
+        self._thawed.set()
 
     async def exec(
         self,
@@ -293,6 +295,18 @@ class FakeSandbox(WithJobs):
     async def ping(self) -> None:
         await self._call(asyncio.sleep(0))
 
+    async def freeze(self) -> None:
+        """Let new calls wait. Programs that run already go on."""
+        if self._gone.done():
+            raise self._gone.result()
+        self._thawed.clear()
+
+    async def thaw(self) -> None:
+        self._thawed.set()
+
+    def is_frozen(self) -> bool:
+        return not self._thawed.is_set()
+
     async def snapshot(self) -> Snapshot:
         if self._gone.done() and self.id not in self._runtime.sandboxes:
             raise self._gone.result()
@@ -327,7 +341,7 @@ class FakeSandbox(WithJobs):
             raise self._gone.result()
         if self._calls_left is not None:
             self._calls_left -= 1
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(self._once_thawed(work))
         first: set[asyncio.Future[Any]] = {task, self._gone}
         try:
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
@@ -337,6 +351,13 @@ class FakeSandbox(WithJobs):
         if self._gone.done():
             raise self._gone.result()
         return task.result()
+
+    async def _once_thawed(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            await self._thawed.wait()
+            return await work
+        finally:
+            work.close()
 
     async def _once(self, call_id: str | None, call: object, work: Coroutine[Any, Any, ExecResult]) -> ExecResult:
         """Return the result of a call; a repeated call returns the result of the first."""

@@ -79,7 +79,9 @@ class AgentLoop:
         )
         recorder = Recorder(self.conversation.policy, limits, self.conversation.harness)
         try:
-            async with await ModelProxy(recorder, self._settings).listen(sandbox):
+            async with self.conversation.participant.call():
+                proxy = await ModelProxy(recorder, self._settings).listen(sandbox)
+            async with proxy:
                 with self.conversation.watch.phase("agent_s"):
                     end = await self._await_end(sandbox, recorder)
             if recorder.rejection and not recorder.replies:
@@ -89,8 +91,9 @@ class AgentLoop:
             self._take(recorder)
 
     async def _await_end(self, sandbox: Sandbox, recorder: Recorder) -> AgentEnd:
-        policy = self.conversation.policy
-        deadline = AgentDeadline(self.limits.agent_s, lambda: policy.held_s)
+        policy, participant = self.conversation.policy, self.conversation.participant
+        # The program is one call from its start to its end, so each standstill interrupts it.
+        deadline = AgentDeadline(self.limits.agent_s, lambda: policy.held_s + participant.still_s)
         self.conversation.on_turn(EventKind.TURN_STARTED, self.conversation.turn_count, None)
         self.has_started = True
         program = asyncio.create_task(self._start(sandbox))
@@ -114,7 +117,8 @@ class AgentLoop:
 
     async def _start(self, sandbox: Sandbox) -> ExecResult:
         if self.agent.reads_instruction_file:
-            await sandbox.write_file(INSTRUCTION_FILE, self.task.instruction.encode("utf-8", "replace"))
+            async with self.conversation.participant.call():
+                await sandbox.write_file(INSTRUCTION_FILE, self.task.instruction.encode("utf-8", "replace"))
         values = self._values()
         command = [fill(argument, values) for argument in self.agent.command]
         env = {name: fill(value, values) for name, value in self.agent.env.items()}

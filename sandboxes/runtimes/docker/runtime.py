@@ -17,6 +17,7 @@ from sandboxes.errors import (
     LossCause,
     PathError,
     RuntimeUnavailable,
+    SandboxGone,
     SnapshotError,
 )
 from sandboxes.interface import Sandbox
@@ -33,6 +34,7 @@ from sandboxes.ownership.sandbox_record import SandboxRecord
 from sandboxes.runtimes.base import ExitCause, ToolServerRuntime, ToolServerSandbox
 from sandboxes.runtimes.boot_errors import check_demands
 from sandboxes.runtimes.docker.exit_cause import describe, find_exit_cause
+from sandboxes.runtimes.docker.pausing import pause, unpause
 from sandboxes.runtimes.docker.snapshots import SnapshotImages
 from sandboxes.runtimes.isolation import (
     HOSTS,
@@ -278,6 +280,17 @@ class DockerRuntime(ToolServerRuntime):
         if state is None or not state.running:
             raise BootError(f"sandbox {sandbox_id} ended at its start: {describe(state)}")
         return state.pid
+
+    async def freeze(self, sandbox_id: str) -> None:
+        try:
+            has_paused = await shielded(pause(self._engine, container_name(sandbox_id)))
+        except EngineError as error:
+            raise RuntimeUnavailable(f"Docker cannot pause sandbox {sandbox_id}: {error.message}") from None
+        if not has_paused:
+            raise SandboxGone(f"sandbox {sandbox_id} has ended")
+
+    async def thaw(self, sandbox_id: str) -> None:
+        await shielded(unpause(self._engine, container_name(sandbox_id)))
 
     async def discard(self, sandbox_id: str) -> None:
         """Remove container and run directory. What cannot be removed is left to ``reap``."""

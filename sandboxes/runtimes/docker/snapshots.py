@@ -8,11 +8,11 @@ from weakref import WeakValueDictionary
 
 from sandboxes.cancellation import shielded
 from sandboxes.docker_engine.api import Engine, EngineError, ListedImage
-from sandboxes.errors import RuntimeUnavailable, SnapshotError
+from sandboxes.errors import SnapshotError
 from sandboxes.interface import MIB
 from sandboxes.ownership.labels import LABEL_SNAPSHOT, SNAPSHOTS, labels, labels_of_snapshot
 from sandboxes.ownership.owner import Owner
-from sandboxes.runtimes.docker.exit_cause import is_ending
+from sandboxes.runtimes.docker.pausing import pause, unpause
 
 
 @dataclass(slots=True)
@@ -67,25 +67,10 @@ class SnapshotImages:
     async def _paused(self, container: str) -> AsyncIterator[None]:
         """Pause a container during the block."""
         try:
-            try:
-                await self._engine.pause(container)
-            except EngineError:
-                state = await self._engine.state(container)
-                if state is not None and state.running and not is_ending(state.pid):
-                    raise
+            await pause(self._engine, container)
             yield
         finally:
-            await self._unpause(container)
-
-    async def _unpause(self, container: str) -> None:
-        """Unpause a container. Retry once if the daemon answers late, or the container would stay paused."""
-        try:
-            await self._engine.unpause(container)
-        except EngineError:  # the container has ended, was removed, or was not paused
-            return
-        except RuntimeUnavailable:
-            with contextlib.suppress(EngineError, RuntimeUnavailable):
-                await self._engine.unpause(container)
+            await unpause(self._engine, container)
 
     def use(self, name: str) -> None:
         """Count a further use. Raises SnapshotError if the snapshot was removed."""

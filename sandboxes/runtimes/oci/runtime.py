@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxes.cancellation import shielded
-from sandboxes.cgroups.cgroups import Cgroups
+from sandboxes.cgroups.cgroups import FREEZE_S, Cgroups
 from sandboxes.cgroups.move_lock_warmer import MoveLockWarmer
 from sandboxes.docker_engine.api import Engine
 from sandboxes.errors import BootError, RuntimeUnavailable, SandboxError, SnapshotError
@@ -382,6 +382,17 @@ class OciRuntime(ToolServerRuntime):
 
     async def first_pid(self, sandbox_id: str) -> int:
         return self._exit_tracker.first_pid(sandbox_id)
+
+    async def freeze(self, sandbox_id: str) -> None:
+        try:
+            await self._cgroups.freeze_in_time(sandbox_id)
+        except TimeoutError:
+            raise RuntimeUnavailable(
+                f"the processes of sandbox {sandbox_id} did not freeze in {FREEZE_S:g} s"
+            ) from None
+
+    async def thaw(self, sandbox_id: str) -> None:
+        self._cgroups.thaw(sandbox_id)
 
     async def discard(self, sandbox_id: str) -> None:
         try:

@@ -15,6 +15,7 @@ from tests.support.images import busybox_image
 from tests.support.sandboxes.background import JobContract
 from tests.support.sandboxes.conformance import WAIT_S, RuntimeContract, living, text
 from tests.support.sandboxes.copying import CopyContract
+from tests.support.sandboxes.freezing import FreezeContract, StillnessContract
 from tests.support.sandboxes.pooling import pooled
 from tests.support.sandboxes.repeating import RepeatContract
 from tests.support.services import require_program
@@ -22,7 +23,7 @@ from tests.support.services import require_program
 FILES = {"/etc/motd": b"hello\n", "/bin/tool": b"#!/bin/sh\necho tool\n", "/srv/here/": b""}
 
 
-class TestFake(RuntimeContract, CopyContract, JobContract, RepeatContract):
+class TestFake(RuntimeContract, CopyContract, FreezeContract, JobContract, RepeatContract):
     @pytest.fixture
     async def runtime(self) -> AsyncIterator[Runtime]:
         runtime = FakeRuntime({"farm-test/fake:1": FILES})
@@ -35,7 +36,7 @@ class TestFake(RuntimeContract, CopyContract, JobContract, RepeatContract):
 
 
 @pytest.mark.docker
-class TestDocker(RuntimeContract, CopyContract, JobContract, RepeatContract):
+class TestDocker(RuntimeContract, CopyContract, StillnessContract, JobContract, RepeatContract):
     @pytest.fixture
     def runtime(self, docker_runtime: Runtime) -> Runtime:
         return docker_runtime
@@ -46,7 +47,7 @@ class TestDocker(RuntimeContract, CopyContract, JobContract, RepeatContract):
 
 
 @pytest.mark.docker
-class TestOci(RuntimeContract, CopyContract, JobContract, RepeatContract):
+class TestOci(RuntimeContract, CopyContract, StillnessContract, JobContract, RepeatContract):
     @pytest.fixture
     def runtime(self, oci_runtime: Runtime) -> Runtime:
         return oci_runtime
@@ -73,7 +74,7 @@ def gvisor_image(gvisor_host: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.docker
 @pytest.mark.xdist_group("gvisor")
-class TestGvisor(RuntimeContract, JobContract):
+class TestGvisor(RuntimeContract, FreezeContract, JobContract):
     """Another kernel inside: ``docker:runsc``, on a daemon that is told of it."""
 
     @pytest.fixture

@@ -32,6 +32,7 @@ from sandboxes.errors import BootError, ImageError, LossCause, SandboxGone
 from sandboxes.interface import Sandbox
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec
+from sandboxes.standstill import Standstill
 from sandboxes.testing.fake_runtime import FakeRuntime, FakeSandbox
 from sandboxes.testing.shell import FakeProcess
 from tests.support.farm.episode_values import (
@@ -70,6 +71,30 @@ async def episode(
 
 def ending(rollout: Rollout) -> tuple[Status, StopReason, float | None]:
     return rollout.status, rollout.stop_reason, rollout.reward
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_policy_stands_still_while_tests_of_its_task_run(is_on: bool) -> None:
+    frozen: list[set[str]] = []
+
+    async def tests(process: FakeProcess) -> int:
+        frozen.append({name for name, sandbox in runtime.sandboxes.items() if sandbox.is_frozen()})
+        return await pretend_pytest(passes)(process)
+
+    async def wait_for_sibling() -> Reply:
+        own.extend(runtime.sandboxes)
+        assert ending(await run_episode(order(), task(), Scripted(FIX, DONE), services))[2] == 1.0
+        return DONE
+
+    own: list[str] = []
+    runtime = fake(tests)
+    services = NodeServices("n1", runtime, standstill=Standstill(is_on=is_on))
+    policy = Scripted(FIX)
+    policy.then(wait_for_sibling)
+    assert ending(await run_episode(order(), task(), policy, services))[2] == 1.0
+    sibling, after = frozen[: len(frozen) // 2], frozen[len(frozen) // 2 :]
+    assert sibling == [set(own) if is_on else set()] * len(sibling) != []
+    assert after == [set()] * len(after) != []
 
 
 async def test_the_oracle_solves_and_nop_does_not() -> None:
