@@ -90,7 +90,13 @@ start_docker() {
   else
     say "starting dockerd (this machine has no init system to do it)"
     mkdir -p "$LOGS"
-    setsid dockerd >"$LOGS/dockerd.log" 2>&1 </dev/null &
+    # Without a bound the cache of image builds fills the disk. A configuration of the machine takes precedence.
+    local config=/etc/docker/daemon.json
+    if [ ! -e "$config" ]; then
+      config="$LOGS/dockerd.json"
+      echo '{"builder": {"gc": {"enabled": true, "defaultKeepStorage": "3GB"}}}' >"$config"
+    fi
+    setsid dockerd --config-file "$config" >"$LOGS/dockerd.log" 2>&1 </dev/null &
     STARTED_DOCKERD_PID=$!
   fi
   local deadline=$((SECONDS + 60))
