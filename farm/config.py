@@ -178,8 +178,8 @@ class Config(BaseModel):
     policy_reply_timeout_s: float = Field(default=900.0, gt=0, le=86_400)
     """Seconds for a whole reply of an endpoint.
 
-    Replies are not streamed: choose ``max_tokens`` so that the longest reply fits. A run sets its own with ``--reply-
-    timeout``.
+    Replies are not streamed: choose ``max_tokens`` so that the longest reply fits. A run sets its own with
+    ``--reply-timeout``.
     """
     private_hosts: tuple[str, ...] = ()
     """Hosts of private networks or of the node that sandboxes may reach.
