@@ -389,7 +389,7 @@ def load_config(
 ) -> Config:
     """Read the configuration. ``path`` None takes the file that ``FARM_CONFIG`` names. Raises ConfigError.
 
-    No file is read that was not named, because the working directory may be that of a task that somebody else wrote.
+    No file is read that was not named, because the working directory may hold a task of another author.
     """
     environ = os.environ if environ is None else environ
     path = path or named_file(environ)

@@ -19,7 +19,7 @@ _PREFIX = "FARM_"
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the message names the key, where it came from, and the remedy."""
+    """The configuration cannot be used; the message names the key, its source, and the remedy."""
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def setting_name(key: str, origin: str | None) -> str:
 
 
 def explain(error: ValidationError, origins: Mapping[str, str]) -> ConfigError:
-    """Return the error for the first value that is wrong. ``origins``: where each key was set."""
+    """Return the error for the first value that is wrong. ``origins``: the source of each key."""
     first = error.errors()[0]
     what = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     if first["type"] == "path_type":
