@@ -1,6 +1,5 @@
-"""The farm's configuration: one frozen value, read once, from ``farm.toml``, then ``FARM_*``, then flags."""
+"""The farm's configuration: one frozen value, read once, from a file, then ``FARM_*``, then flags."""
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -10,15 +9,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
+from farm.config_sources import (
+    CONFIG_VARIABLE,
+    ENVIRONMENT,
+    FLAGS,
+    explain,
+    read_environ,
+    read_file,
+    read_tokens,
+    refuse_unknown,
+    setting_name,
+)
+from farm.config_sources import ConfigError as ConfigError
 from farm.core.endpoint_url import EndpointUrl
-from farm.core.nesting_limit import TooDeep
 from farm.core.run import ReplyTimeouts
-from farm.core.toml import read_toml
 
 if TYPE_CHECKING:
     from sandboxes.egress import Grants
 
-ENVIRONMENT = "the environment"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _RUNTIME = re.compile(r"auto|oci|docker(:[A-Za-z0-9_.-]+)?")
@@ -35,10 +43,6 @@ class BuildOptions:
     disk_mib: int = 2048
     cpus: float = 2.0
     timeout_max_s: float = 3600.0
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used; the message names the key, where it came from, and the remedy."""
 
 
 def _default_state_dir() -> Path:
@@ -62,7 +66,7 @@ class PolicyEndpoint(BaseModel):
 
 
 class Config(BaseModel):
-    """Every key of ``farm.toml``; the environment variable of ``key`` is ``FARM_KEY``.
+    """Every key of a configuration file; the environment variable of ``key`` is ``FARM_KEY``.
 
     The text below a key stands in ``farm/docs/configuration.md``: its first line in the table, the rest below it.
     """
@@ -178,8 +182,8 @@ class Config(BaseModel):
     policy_reply_timeout_s: float = Field(default=900.0, gt=0, le=86_400)
     """Seconds for a whole reply of an endpoint.
 
-    Replies are not streamed: choose ``max_tokens`` so that the longest reply fits. A run sets its own with ``--reply-
-    timeout``.
+    Replies are not streamed: choose ``max_tokens`` so that the longest reply fits. A run sets its own with
+    ``--reply-timeout``.
     """
     private_hosts: tuple[str, ...] = ()
     """Hosts of private networks or of the node that sandboxes may reach.
@@ -389,27 +393,36 @@ def load_config(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Read the configuration. ``path`` None takes ``farm.toml`` here if there is one. Raises ConfigError."""
+    """Read the configuration. ``path`` None takes the file that ``FARM_CONFIG`` names. Raises ConfigError.
+
+    No file is read that was not named, because the working directory may hold a task of another author.
+    """
     environ = os.environ if environ is None else environ
+    path = path or named_file(environ)
     values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
     for origin, found in (
-        (str(path or "farm.toml"), _read_file(path)),
-        (ENVIRONMENT, _read_environ(environ)),
-        ("a flag", {key: value for key, value in (flags or {}).items() if value is not None}),
+        (str(path), {} if path is None else read_file(path)),
+        (ENVIRONMENT, read_environ(environ)),
+        (FLAGS, {key: value for key, value in (flags or {}).items() if value is not None}),
     ):
-        _refuse_unknown(found, origin)
+        refuse_unknown(found, origin, Config.model_fields)
         values |= found
+        origins |= dict.fromkeys(found, origin)
     try:
-        if values.get("tokens_file"):
-            values["tokens"] = _parse_tokens(_read_secret(Path(values["tokens_file"]))) | values.get("tokens", {})
+        if tokens_file := values.get("tokens_file"):
+            origin = setting_name("tokens_file", origins["tokens_file"])
+            values["tokens"] = read_tokens(Path(tokens_file), origin) | values.get("tokens", {})
+            origins.setdefault("tokens", origins["tokens_file"])
         return _with_keys(Config(**values), environ)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        what = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-        if first["type"] == "path_type":
-            what = "should be a path"
-        raise ConfigError(f"{key}: {what}" if key else what) from None
+        raise explain(error, origins) from None
+
+
+def named_file(environ: Mapping[str, str]) -> Path | None:
+    """Return the configuration file that ``FARM_CONFIG`` names, if any."""
+    name = environ.get(CONFIG_VARIABLE)
+    return Path(name) if name else None
 
 
 def _with_keys(config: Config, environ: Mapping[str, str]) -> Config:
@@ -421,64 +434,3 @@ def _with_keys(config: Config, environ: Mapping[str, str]) -> Config:
         for endpoint in config.policy_endpoints
     )
     return config.model_copy(update={"policy_endpoints": found})
-
-
-def _read_file(path: Path | None) -> dict[str, Any]:
-    chosen = path or Path("farm.toml")
-    if path is None and not chosen.exists():
-        return {}
-    try:
-        found = read_toml(chosen.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{chosen}: {error.strerror}; name a readable file with --config") from None
-    except TooDeep:
-        raise ConfigError(f"{chosen} is nested too deeply; a key here holds one value") from None
-    except ValueError as error:  # also a number of thousands of digits, which Python does not read
-        raise ConfigError(f"{chosen} is not TOML: {str(error).split(';')[0]}") from None
-    if "tokens" in found:
-        raise ConfigError(f"{chosen}: tokens do not belong in it; use tokens_file or FARM_TOKENS")
-    for secret in ("join_token", "policy_key", "token"):
-        if secret in found:
-            raise ConfigError(f"{chosen}: {secret} does not belong in it; use FARM_{secret.upper()}")
-    if any(isinstance(item, dict) and "key" in item for item in _listed(found.get("policy_endpoints"))):
-        raise ConfigError(f"{chosen}: a key does not belong in it; name its variable with key_env, or a key_file")
-    return found
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _read_environ(environ: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        name.removeprefix("FARM_").lower(): value for name, value in environ.items() if name.startswith("FARM_")
-    }
-    if "tokens" in found:
-        found["tokens"] = _parse_tokens(found["tokens"])
-    return found
-
-
-def _read_secret(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"tokens_file {path}: {error.strerror}") from None
-
-
-def _parse_tokens(text: str) -> dict[str, str]:
-    tokens: dict[str, str] = {}
-    for item in filter(None, (part.strip() for part in text.replace("\n", ",").split(","))):
-        role, sign, token = item.partition("=")
-        if not sign or not token:
-            raise ConfigError("tokens: write them as role=token,role=token with the roles learner, operator, viewer")
-        tokens[role.strip()] = token.strip()
-    return tokens
-
-
-def _refuse_unknown(found: Mapping[str, Any], origin: str) -> None:
-    for key in found:
-        if key not in Config.model_fields:
-            near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.0)[0]
-            if origin == ENVIRONMENT:
-                raise ConfigError(f"unknown variable FARM_{key.upper()}; the nearest one is FARM_{near.upper()}")
-            raise ConfigError(f"{origin}: unknown key {key!r}; the nearest one is {near!r}")

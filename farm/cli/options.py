@@ -1,6 +1,7 @@
 """Options and output that the commands share."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +12,12 @@ from rich.console import Console
 from rich.text import Text
 
 from farm.cli.errors import shown
-from farm.config import Config, load_config
+from farm.config import Config, load_config, named_file
+from farm.config_sources import CONFIG_VARIABLE
 
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; farm.toml here by default.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="Configuration file; the one that FARM_CONFIG names.")
+]
 StateDir = Annotated[Path | None, typer.Option("--state-dir", help="Where the farm keeps what must outlive it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
@@ -36,7 +40,12 @@ table_console = PlainConsole(width=None if sys.stdout.isatty() else 200)
 
 
 def read_config(config: Path | None, state_dir: Path | None = None, **flags: Any) -> Config:
-    """Return the configuration of a command. Raises ConfigError."""
+    """Return the configuration of a command. Name a ``farm.toml`` here that is not read. Raises ConfigError."""
+    unread = Path("farm.toml")
+    if config is None and named_file(os.environ) is None and unread.is_file():
+        sys.stderr.write(
+            f"note: {unread} in this directory is not read; name it with --config {unread} or {CONFIG_VARIABLE}\n"
+        )
     return load_config(config, flags={"state_dir": state_dir, **flags})
 
 

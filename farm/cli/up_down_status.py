@@ -67,6 +67,11 @@ def up(
         progress_console.print(
             "FARM_POLICY_KEY is sent nowhere: no endpoint is named for it; set FARM_POLICY_URL, or policy_endpoints"
         )
+    for name in settings.granted.own_names:
+        progress_console.print(
+            f"warning: private_hosts: {name} is this machine, which refuses tasks that name it; "
+            "list it by its address, or by a name that no machine has as its own"
+        )
     if settings.redis_url is not None and not join:
         _warn_of_redis(settings.redis_url.get_secret_value())
     if detach:

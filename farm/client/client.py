@@ -148,8 +148,8 @@ class FarmClient:
 
         The parameters are the fields of the request.
 
-        The gateway may download what a task set needs; ``prepare_s`` bounds that time. ``only_fit`` runs the tasks that
-        ``validated.json`` marks fit; ``left_out`` of the answer names the others.
+        The gateway may download what a task set needs; ``prepare_s`` bounds that time. ``only_fit`` runs only the tasks
+        that ``validated.json`` marks fit; ``left_out`` of the answer names the others with the reasons.
         """
         body = {
             "taskset": taskset,

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial, reduce
@@ -21,7 +21,7 @@ from farm.grading.decoys.control_run import (
     proves_forgery,
     withhold_unconfirmed,
 )
-from farm.grading.decoys.verifier_plan import PlannedRun, build_verifier_plan, check_verifier
+from farm.grading.decoys.verifier_plan import PlannedRun, VerifierPlan, build_verifier_plan, check_verifier
 from farm.grading.errors import ChangeRefused, VerifierError
 from farm.grading.grading_run import GradingRun
 from farm.grading.request import GradingRequest
@@ -31,8 +31,11 @@ from farm.grading.separate_verifier import grade_artifacts
 from farm.grading.test_files import are_brought, tests_of
 from farm.grading.tripwire.tripwire import keep_findings
 from farm.grading.verdict import Verdict, forfeit_verdict, with_time_of, zero_verdict
+from farm.grading.verifier_run import TimeoutRepeat
 from farm.grading.work import Artifacts, Forfeit, WrittenAnswer
+from farm.tasks.bundle import BundleFile
 from farm.tasks.healthcheck import await_health
+from sandboxes.interface import Sandbox
 
 
 async def grade(request: GradingRequest) -> Verdict:
@@ -70,7 +73,7 @@ async def passed_false(request: GradingRequest) -> tuple[str, ...]:
     """
     assert isinstance(request.work, Change)
     run = PlannedRun(request.verifier, control=ControlRun.ALL)
-    return (await _run_once(request, request.work, run)).passed_false
+    return (await _run_once(request, request.work, run, _Plan(request, request.work, run))).passed_false
 
 
 RunOnce = Callable[[PlannedRun], Awaitable[Verdict]]
@@ -79,7 +82,20 @@ RunOnce = Callable[[PlannedRun], Awaitable[Verdict]]
 async def _grade_change(request: GradingRequest, change: Change) -> Verdict:
     verifier = request.verifier
     check_verifier(verifier, request.bundle.tests)
-    run = partial(_run_once, request, change)
+    # Tests in the agent's own sandbox run once, because they find what the first command left.
+    repeat = TimeoutRepeat(allowed=request.repeats_timeout and verifier.mode is not GradingMode.SHARED)
+
+    async def run(planned: PlannedRun) -> Verdict:
+        # One plan for both: by other decoy tests, a change that gives up a run in which it cannot tell them would gain.
+        plan = _Plan(request, change, planned)
+        return await repeat.judge(lambda: _run_once(request, change, planned, plan))
+
+    return repeat.mark(await _run_until_certain(request, change, run))
+
+
+async def _run_until_certain(request: GradingRequest, change: Change, run: RunOnce) -> Verdict:
+    """Return the verdict of the run that counts, with the further runs that its tests need."""
+    verifier = request.verifier
     # Decoy tests of another language may disturb the tests that run behind them. Tests run once in the agent's own
     # sandbox, in another order, and with nothing changed.
     twice = verifier.mode is not GradingMode.SHARED and request.stress.order is None and not request.single_run
@@ -121,24 +137,37 @@ async def _grade_with_control_runs(verifier: Verifier, run: RunOnce, rng: random
     return withhold_unconfirmed(verifier, verdict, find_unconfirmed(passed, control), control.reason)
 
 
-async def _run_once(request: GradingRequest, change: Change, run: PlannedRun) -> Verdict:
-    """Run the tests of ``run`` once on ``change``, in sandboxes of their own."""
-    started = time.monotonic()
-    task, mode = request.bundle.task, request.verifier.mode
-    build_plan = partial(
-        asyncio.get_running_loop().run_in_executor,
-        None,
-        partial(
+class _Plan:
+    """The plan of one run of the tests, which is made once. The tests are known at once or from an untouched sandbox.
+
+    A plan of known tests is made during the boot.
+    """
+
+    def __init__(self, request: GradingRequest, change: Change, run: PlannedRun) -> None:
+        self._bundle = request.bundle
+        self._build = partial(
             build_verifier_plan,
             run,
             changed=[file.path for file in change.files],
             rng=request.rng,
             seed=request.stress.order,
-        ),
-    )
-    names_tests = request.verifier.report.names_tests
-    # The plan is built during the boot, unless the tests depend on the files of the image.
-    plan = build_plan(request.bundle.tests) if names_tests and are_brought(request.bundle) else None
+        )
+        is_known = request.verifier.report.names_tests and are_brought(request.bundle)
+        self._making = self._begin(request.bundle.tests) if is_known else None
+
+    async def get(self, pristine: Sandbox) -> VerifierPlan:
+        if self._making is None:
+            self._making = self._begin(await tests_of(self._bundle, pristine))
+        return await self._making
+
+    def _begin(self, tests: Mapping[str, BundleFile]) -> asyncio.Future[VerifierPlan]:
+        return asyncio.get_running_loop().run_in_executor(None, self._build, tests)
+
+
+async def _run_once(request: GradingRequest, change: Change, run: PlannedRun, plan: _Plan) -> Verdict:
+    """Run the tests of ``run`` once on ``change`` by ``plan``, in sandboxes of their own."""
+    started = time.monotonic()
+    task, mode = request.bundle.task, request.verifier.mode
     async with AsyncExitStack() as undo:
         try:
             sandboxes = await undo.enter_async_context(open_grading_sandboxes(request))
@@ -150,8 +179,8 @@ async def _run_once(request: GradingRequest, change: Change, run: PlannedRun) ->
         grading = GradingRun(request, sandboxes)
         undo.push_async_callback(grading.close)
         try:
-            if names_tests:
-                ready = await (plan or build_plan(await tests_of(request.bundle, sandboxes.pristine)))
+            if request.verifier.report.names_tests:
+                ready = await plan.get(sandboxes.pristine)
                 verdict = await grading.run_verifier_plan(change, ready, run.verifier)
             elif request.verifier.report is ReportFormat.EXIT_CODE:
                 verdict = await grading.run_for_exit_code(change)

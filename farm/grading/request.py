@@ -41,6 +41,7 @@ class GradingRequest:
     ``stress``: load or another order of tests. If an order was asked for, the component ``ordered`` is 1 if the tests
     ran in it, else 0.
     ``single_run``: there is no control run, and no test runs behind a decoy test that is like it.
+    ``repeats_timeout``: a test command that did not end in time runs once more (``TimeoutRepeat``).
     """
 
     bundle: TaskBundle
@@ -56,6 +57,7 @@ class GradingRequest:
     tracebacks: bool = False
     stress: Stress = NO_STRESS
     single_run: bool = False
+    repeats_timeout: bool = True
 
     @property
     def verifier(self) -> Verifier:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import replace
+from functools import partial
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import Separate
@@ -18,6 +19,7 @@ from farm.grading.verdict import Verdict, decide_reward_file, zero_verdict
 from farm.grading.verifier_run import (
     CommandTimes,
     Placement,
+    TimeoutRepeat,
     VerifierCommand,
     judge_run,
     reward_of_run,
@@ -35,8 +37,9 @@ async def grade_artifacts(request: GradingRequest, artifacts: Change, separate: 
     """
     started = time.monotonic()
     summary = await _summarize(request, artifacts, separate)
+    repeat = TimeoutRepeat(allowed=request.repeats_timeout)
     try:
-        verdict = await _judge_artifacts(request, artifacts, separate)
+        verdict = repeat.mark(await repeat.judge(partial(_judge_artifacts, request, artifacts, separate)))
     except VerifierError:
         if (await take_pristine_artifacts(request, separate)).empty:
             raise
@@ -106,7 +109,8 @@ async def _judge_artifacts(request: GradingRequest, artifacts: Change, separate:
             return replace(verdict, output=ended.output)
 
         verdict = await judge_run(run, placement)
-    return replace(verdict, boot_s=boot_s, queue_s=times.queue_s, command_s=times.command_s)
+    total_s = time.monotonic() - started
+    return replace(verdict, boot_s=boot_s, queue_s=times.queue_s, command_s=times.command_s, total_s=total_s)
 
 
 async def take_pristine_artifacts(request: GradingRequest, separate: Separate) -> Change:

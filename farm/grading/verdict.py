@@ -30,8 +30,9 @@ class Verdict:
     tests that did not pass by the report, if there is one; ``tests_after_decoy`` are those of them that ran behind a
     decoy test like them. ``screened``: lines of the change that look like forged results. ``passed_false``: ids,
     without parameters, of expected tests of which a false version passed. ``unreported``: the verifier gave no result
-    at all, which an image that cannot run the tests causes as well. ``none_passed``: of the tests that pass before the
-    work, none passed, which a broken test file causes as well.
+    at all, which an image that cannot run the tests causes as well. ``timed_out``: because it did not end in time,
+    which a slow machine causes as well. ``none_passed``: of the tests that pass before the work, none passed, which a
+    broken test file causes as well.
     """
 
     reward: float
@@ -53,6 +54,7 @@ class Verdict:
     outcomes: Mapping[str, CaseOutcome] = field(default_factory=dict)
     passed_false: tuple[str, ...] = ()
     unreported: bool = False
+    timed_out: bool = False
     none_passed: bool = False
 
 
@@ -107,6 +109,7 @@ def decide(verifier: Verifier, canary: DecoyFile, evidence: VerifierEvidence, *,
         missing=tuple(missing) if fault is None else (),
         passed_false=passed_false,
         unreported=evidence.fault is not None,
+        timed_out=evidence.timed_out,
         none_passed=bool(verifier.pass_to_pass) and passed.isdisjoint(verifier.pass_to_pass),
         tests_after_decoy=late if fault is None else (),
     )
@@ -156,7 +159,7 @@ def decide_reward_file(reward: float | ReportError, *, pristine: bool) -> Verdic
     if isinstance(reward, ReportError):
         if pristine:
             raise _unfit(str(reward), timed_out=reward.timed_out)
-        return replace(zero_verdict(str(reward)), unreported=True)
+        return replace(zero_verdict(str(reward)), unreported=True, timed_out=reward.timed_out)
     resolved = reward >= 1.0
     return Verdict(reward, resolved, f"the verifier gave {reward:g}", components=_bare(resolved))
 
@@ -173,7 +176,7 @@ def decide_exit_code(exit_code: int | None, timed_out: str | None, *, pristine: 
     if fault is not None:
         if pristine:
             raise _unfit(fault, timed_out=timed_out is not None)
-        return replace(zero_verdict(fault), unreported=True)
+        return replace(zero_verdict(fault), unreported=True, timed_out=timed_out is not None)
     resolved = exit_code == 0
     return Verdict(float(resolved), resolved, f"the test command ended with {exit_code}", components=_bare(resolved))
 

@@ -8,13 +8,15 @@ from functools import partial
 from farm.grading.errors import ChangeRefused, ReportError, VerifierError, raise_if_host_fault
 from farm.grading.reports.harbor import read_reward
 from farm.grading.request import GradingRequest
-from farm.grading.tripwire.tripwire import Tripwire, TripwireOutput
-from farm.grading.verdict import Verdict, zero_verdict
+from farm.grading.tripwire.tripwire import Tripwire, TripwireOutput, keep_findings
+from farm.grading.verdict import Verdict, with_time_of, zero_verdict
 from sandboxes.errors import LossCause, PathError, SandboxGone
 from sandboxes.interface import ExecResult, Sandbox
 
 SHELL = ("/.farm/bin/bash", "-c")
 OUTPUT_BYTES = 16 * 1024
+TIMEOUT_REPEATED = "timeout_repeated"
+"""The component that is 1 if a test command ran once more because it had not ended in time."""
 TEST_ENV = {
     "PYTEST_ADDOPTS": "-p no:cacheprovider -o xfail_strict=true",
     "PYTHONDONTWRITEBYTECODE": "1",
@@ -95,6 +97,33 @@ async def reward_of_run(sandbox: Sandbox, run: VerifierRun) -> float | ReportErr
     if run.timeout_fault is not None:
         return ReportError(run.timeout_fault, timed_out=True)
     return await read_reward(sandbox, run.result)
+
+
+class TimeoutRepeat:
+    """Run a test command once more if it did not end in time, because a machine that stalls looks like a change that
+    hangs.
+
+    A grading repeats one command at most, so that a change that hangs costs one time limit more. ``allowed`` False:
+    none.
+    """
+
+    def __init__(self, *, allowed: bool) -> None:
+        self._left = int(allowed)
+        self._component: Mapping[str, float] = {}
+
+    async def judge(self, run: Callable[[], Awaitable[Verdict]]) -> Verdict:
+        """Return the verdict of ``run``, which makes its own sandbox, or of its repeat."""
+        first = await run()
+        if not first.timed_out or first.tampered or not self._left:
+            return first
+        self._left -= 1
+        self._component = {TIMEOUT_REPEATED: 1.0}
+        second = with_time_of(keep_findings(first, await run()), first)
+        return replace(second, reason=f"{second.reason}, twice") if second.timed_out else second
+
+    def mark(self, verdict: Verdict) -> Verdict:
+        """Return ``verdict`` with the component for a repeat if there was one."""
+        return replace(verdict, components={**verdict.components, **self._component})
 
 
 @dataclass(frozen=True, slots=True)

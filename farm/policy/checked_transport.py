@@ -7,14 +7,16 @@ from ipaddress import ip_address
 
 import httpx
 
-from farm.policy.base import PolicyError
+from farm.policy.endpoint_access import EndpointRefusal
 from sandboxes.egress.addresses import Address
 
 KEPT_S = 10.0
 """Seconds for which the addresses of a name are cached, because many episodes call one endpoint."""
 
-Refusal = Callable[[Address], str]
-"""Return why no request may go to an address, or "" if it may."""
+Refusal = Callable[[Address], EndpointRefusal | None]
+"""Return why no request may go to an address, or None if it may."""
+
+_NO_ADDRESS = EndpointRefusal("it has no address; name another host")
 
 
 class CheckedTransport(httpx.AsyncBaseTransport):
@@ -33,10 +35,11 @@ class CheckedTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         name = request.url.host
         addresses = await self._resolve(name)
-        reasons = [self._refusal(address) for address in addresses]
-        usable = [address for address, reason in zip(addresses, reasons, strict=True) if not reason]
+        refusals = [self._refusal(address) for address in addresses]
+        usable = [address for address, refusal in zip(addresses, refusals, strict=True) if refusal is None]
         if not usable:
-            raise PolicyError(f"{name}: {next(iter(reasons), 'it has no address')}", retryable=False)
+            found = [refusal for refusal in refusals if refusal is not None] or [_NO_ADDRESS]
+            raise min(found, key=lambda refusal: not refusal.only_here).error(name)
         request.extensions = {**request.extensions, "sni_hostname": name}
         *others, last = usable
         for address in others:

@@ -20,6 +20,29 @@ class EndpointKey:
 
 
 @dataclass(frozen=True, slots=True)
+class EndpointRefusal:
+    """Why no request may go to an address. ``only_here``: another node may be allowed to."""
+
+    reason: str
+    only_here: bool = False
+
+    def error(self, name: str) -> PolicyError:
+        """Return the error of an attempt. One that another node may avoid is retried there."""
+        return PolicyError(f"{name}: {self.reason}", retryable=self.only_here)
+
+
+_NO_CLIENT = EndpointRefusal(
+    "a server listens at this address and no client reaches it; name an address of the server's machine"
+)
+_NEVER = EndpointRefusal(
+    "endpoints are never at link-local, metadata, multicast, reserved or wrapped addresses; name another"
+)
+_OWN_MACHINE = EndpointRefusal(
+    "it is on the farm's own machine; the operator allows that with policy_endpoints", only_here=True
+)
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointAccess:
     """The operator's rules for endpoints.
 
@@ -45,19 +68,19 @@ class EndpointAccess:
             address = ip_address(url.host)
         except ValueError:
             return url
-        if why := self.refusal(url, address):
-            raise PolicyError(f"{url}: {why}", retryable=False)
+        if refusal := self.refusal(url, address):
+            raise refusal.error(str(url))
         return url
 
-    def refusal(self, url: EndpointUrl, address: Address) -> str:
-        """Return why no request for ``url`` may go to ``address``, or "" if it may."""
+    def refusal(self, url: EndpointUrl, address: Address) -> EndpointRefusal | None:
+        """Return why no request for ``url`` may go to ``address``, or None if it may."""
         if address.is_unspecified:
-            return "a server listens at this address and no client reaches it; name an address of the server's machine"
+            return _NO_CLIENT
         if not is_usable(address):
-            return "endpoints are never at link-local, metadata, multicast, reserved or wrapped addresses; name another"
+            return _NEVER
         if not self.here and not self._is_listed(url) and is_own(address):
-            return "it is on the farm's own machine; the operator allows that with policy_endpoints"
-        return ""
+            return _OWN_MACHINE
+        return None
 
     def key(self, url: EndpointUrl) -> str | None:
         """Return the key of the longest address that covers ``url``."""

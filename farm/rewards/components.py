@@ -24,6 +24,7 @@ COMPONENTS: Mapping[str, str] = {
     "false_passed": "tests that failed while a false version of them passed; by chance, unless it is frequent",
     "unconfirmed": "fail-to-pass tests that passed in the run that counts and in no control run; they earn nothing",
     "false_unreported": "false tests that the reports leave out, because of the command or the change",
+    "timeout_repeated": "1 if a test command did not end in time and ran once more in a fresh sandbox",
     "graded_snapshot": "1 if the tests ran on a copy of the agent's file system",
     "graded_shared": "1 if the tests ran in the agent's own sandbox",
     "graded_separate": "1 if a separate verifier judged artifacts only",

@@ -256,7 +256,8 @@ class CreateRun(RequestBody):
     or the document of an agent that works in place of the farm's own turn loop. ``rewards``: the
     version of the rules that score the whole run; absent, each group is scored by the version that is current then.
     ``unvalidated``: also run tasks that ``validated.json`` lacks, lists with another digest, or marks unfit.
-    ``only_fit``: run only the tasks that it marks fit, and leave out the others, also unreadable ones.
+    ``only_fit``: run only the tasks that it marks fit. Left out are tasks that are unfit by it, are not in it, or were
+    changed since, and tasks that cannot be loaded; the answer names them with the reasons.
     """
 
     taskset: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1024)]

@@ -187,7 +187,11 @@ class TaskValidator:
         task = self._bundle.task
         granted = replace(self._bundle, task=replace(task, verifier=replace(task.verifier, timeout_s=limit_s)))
         async with self._turns:
-            verdict = await grade(GradingRequest(granted, change, self._runtime, stress=stress, single_run=single_run))
+            # A time-out is a finding here, and mutants that never end are many: no repeat.
+            request = GradingRequest(
+                granted, change, self._runtime, stress=stress, single_run=single_run, repeats_timeout=False
+            )
+            verdict = await grade(request)
         self._result.grade_s = max(self._result.grade_s, verdict.total_s)
         return verdict
 

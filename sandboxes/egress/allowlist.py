@@ -158,6 +158,11 @@ class Grants:
                 raise SpecError(f"egress: {text!r} is an address that no sandbox may reach; name another host")
         return cls(patterns)
 
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """The granted names of this machine. A task that names one is refused here and accepted on another machine."""
+        return tuple(str(pattern.host) for pattern in self.patterns if isinstance(pattern.host, str) and pattern.local)
+
     def refusal(self, host: Host, port: int, address: Address) -> str:
         """Return why ``host`` may not be reached at ``address``; "" if it may."""
         granted = (pattern.host for pattern in self.patterns if pattern.port == port)

@@ -24,6 +24,9 @@ from farm.scheduler.metrics import FarmMetrics
 from tests.support.pages import ROOT
 
 WIDTH = 120
+_CODE = re.compile(r"`[^`]+`")
+_BLANK = "\N{NO-BREAK SPACE}"
+_BROKEN_WORD = re.compile(r"\S-\n")
 _PLACE = re.compile(r"(?<=<!-- generated: )(\w+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
 
 
@@ -45,7 +48,14 @@ def configuration() -> Iterator[str]:
     yield ""
     for key, (_, more) in about.items():
         if more:
-            yield from textwrap.wrap(f"- **`{key}`**: {more}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+            yield from _wrapped(f"- **`{key}`**: {more}")
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return the lines of a list item. No line ends inside of code, so that every name stays whole."""
+    whole = _CODE.sub(lambda code: code[0].replace(" ", _BLANK), text)
+    lines = textwrap.wrap(whole, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    return [line.replace(_BLANK, " ") for line in lines]
 
 
 def _texts_below(model: type[Config]) -> Mapping[str, tuple[str, str]]:
@@ -59,6 +69,7 @@ def _texts_below(model: type[Config]) -> Mapping[str, tuple[str, str]]:
         assert isinstance(below, ast.Expr), field.target.id
         assert isinstance(below.value, ast.Constant), field.target.id
         first, _, more = str(below.value.value).replace("``", "`").partition("\n")
+        assert not _BROKEN_WORD.search(more), f"a line below {field.target.id} ends in the middle of a word; move it"
         found[field.target.id] = (first, " ".join(more.split()))
     assert found.keys() == model.model_fields.keys()
     return found

@@ -1,9 +1,11 @@
 """The configuration is one value with one order of precedence, and a slip in it is named."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from farm.cli.options import read_config
 from farm.config import Config, ConfigError, load_config
 
 
@@ -45,15 +47,18 @@ def test_invalid_file_gives_one_line_error(text: str, said: str, tmp_path: Path)
     ("environ", "said"),
     [
         ({"FARM_PROT": "1"}, "FARM_PORT"),
-        ({"FARM_PORT": "many"}, "port: "),
+        ({"FARM_PORT": "many"}, "FARM_PORT: "),
         ({"FARM_PORT": "70000"}, "65535"),
-        ({"FARM_RUNTIME": "podman"}, "runtime: "),
-        ({"FARM_HOST": "0.0.0.0"}, "FARM_TOKENS"),
-        ({"FARM_TOKENS": "operator"}, "role=token"),
-        ({"FARM_TOKENS": "king=abc"}, "tokens"),
-        ({"FARM_TOKENS_FILE": "/nonexistent"}, "tokens_file /nonexistent"),
-        ({"FARM_IMAGE_DISK_HIGH": "85"}, "image_disk_high: "),
-        ({"FARM_IMAGE_DISK_LOW": "0.9"}, "image_disk_low: 0.9 is above image_disk_high, 0.85; lower it"),
+        ({"FARM_CONFG": "farm.toml"}, "unknown variable FARM_CONFG; the nearest one is FARM_CONFIG"),
+        ({"FARM_SLOTS": "abc"}, "FARM_SLOTS: should be a valid integer"),
+        ({"FARM_RUNTIME": "podman"}, "FARM_RUNTIME: "),
+        ({"FARM_HOST": "0.0.0.0"}, "FARM_HOST: 0.0.0.0 is not loopback and no token is set; set FARM_TOKENS"),
+        ({"FARM_TOKENS": "operator"}, "FARM_TOKENS: write tokens as role=token"),
+        ({"FARM_TOKENS": "king=abc"}, "FARM_TOKENS.king"),
+        ({"FARM_TOKENS_FILE": "/nonexistent"}, "FARM_TOKENS_FILE: /nonexistent: No such file or directory; name a"),
+        ({"FARM_TOKENS_FILE": sys.executable}, "it is not text; name a readable file"),
+        ({"FARM_IMAGE_DISK_HIGH": "85"}, "FARM_IMAGE_DISK_HIGH: "),
+        ({"FARM_IMAGE_DISK_LOW": "0.9"}, "FARM_IMAGE_DISK_LOW: 0.9 is above image_disk_high, 0.85; lower it"),
     ],
 )
 def test_a_wrong_value_is_named(environ: dict[str, str], said: str, tmp_path: Path) -> None:
@@ -63,6 +68,71 @@ def test_a_wrong_value_is_named(environ: dict[str, str], said: str, tmp_path: Pa
         load_config(empty, environ=environ)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", Config.model_fields)
+def test_mistyped_variable_names_the_nearest_one(key: str) -> None:
+    meant = f"FARM_{key.upper()}"
+    mistyped = meant[:6] + meant[7:]
+    with pytest.raises(ConfigError, match=f"^unknown variable {mistyped}; the nearest one is {meant}$"):
+        load_config(environ={mistyped: "1"})
+
+
+ANY_TEXT = {
+    "build_hosts",
+    "build_registries",
+    "docker_host",
+    "image_mirror",
+    "node_ip",
+    "policy_key",
+    "redis_url",
+    "state_dir",
+    "tasksets",
+    "token",
+}
+"""Keys for which ``abc`` is a value."""
+
+
+@pytest.mark.parametrize("key", sorted(Config.model_fields.keys() - ANY_TEXT))
+def test_wrong_value_of_a_variable_names_the_variable(key: str) -> None:
+    variable = f"FARM_{key.upper()}"
+    with pytest.raises(ConfigError, match=f"^{variable}(: |\\.)"):
+        load_config(environ={variable: "abc"})
+
+
+def test_wrong_values_name_their_file_or_flag(tmp_path: Path) -> None:
+    file = tmp_path / "farm.toml"
+    file.write_text("slots = 0\n")
+    with pytest.raises(ConfigError, match=f"^{file}: slots: "):
+        load_config(file, environ={})
+    with pytest.raises(ConfigError, match=r"^--slots: "):
+        load_config(environ={}, flags={"slots": 0})
+
+
+def test_variable_names_the_configuration_file(tmp_path: Path) -> None:
+    file, other = tmp_path / "farm.toml", tmp_path / "other.toml"
+    file.write_text("port = 1111\n")
+    other.write_text("port = 2222\n")
+    assert load_config(environ={"FARM_CONFIG": str(file)}).port == 1111
+    assert load_config(other, environ={"FARM_CONFIG": str(file)}).port == 2222
+    with pytest.raises(ConfigError, match=r"none\.toml: No such file or directory; name a readable file"):
+        load_config(environ={"FARM_CONFIG": str(tmp_path / "none.toml")})
+
+
+def test_file_in_the_working_directory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A repository that was cloned may bring a file that sends keys to its author."""
+    (tmp_path / "farm.toml").write_text('policy_url = "https://elsewhere.example/v1"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FARM_CONFIG", raising=False)
+    assert load_config(environ={}).policy_url is None
+    assert read_config(None).policy_url is None
+    assert capsys.readouterr().err == (
+        "note: farm.toml in this directory is not read; name it with --config farm.toml or FARM_CONFIG\n"
+    )
+    assert read_config(Path("farm.toml")).policy_url == "https://elsewhere.example/v1"
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

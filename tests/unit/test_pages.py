@@ -94,3 +94,11 @@ def test_blocks_that_are_not_run_are_counted() -> None:
 def test_tables_equal_generated_output(page: Path) -> None:
     """`python -m tests.support.generated_tables` writes the tables."""
     assert page.read_text() == filled(page)
+
+
+@pytest.mark.parametrize("page", TABLES, ids=name)
+def test_generated_lines_keep_names_whole(page: Path) -> None:
+    generated = filled(page).partition("<!-- generated")[2].partition("<!-- end -->")[0]
+    broken = [line for line in generated.splitlines() if line.count("`") % 2]
+    split = [code for code in re.findall(r"`[^`]*`", generated) if "- " in code]
+    assert (broken, split) == ([], [])

@@ -66,10 +66,16 @@ def run(
     ] = None,
     unvalidated: Annotated[
         bool,
-        typer.Option("--unvalidated", help="Also tasks that validated.json does not call fit as they are."),
+        typer.Option("--unvalidated", help="Run all tasks, also those that --only-fit leaves out."),
     ] = False,
     only_fit: Annotated[
-        bool, typer.Option("--only-fit", help="Only tasks that validated.json calls fit; the others are named.")
+        bool,
+        typer.Option(
+            "--only-fit",
+            help="Run only the tasks that validated.json calls fit. Left out, because their rewards may be wrong, are "
+            "tasks that are unfit by it, are not in it, or were changed since, and tasks that cannot be loaded. "
+            "Each is printed with its reason.",
+        ),
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is accepted.")] = False,
     config: ConfigFile = None,

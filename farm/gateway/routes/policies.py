@@ -1,16 +1,13 @@
 """Policies: announce new weights, list, pause, resume and delete them."""
 
-import asyncio
 import contextlib
-import socket
-from ipaddress import ip_address
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 
-from farm.core.endpoint_url import EndpointUrl
 from farm.core.policy_document import POLICY_NAME, PolicyDocument
 from farm.gateway.auth import AsLearner, AsViewer
+from farm.gateway.endpoint_warnings import addresses_of
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
 from farm.gateway.routes.runs import farm_status_or_empty
@@ -22,9 +19,6 @@ from farm.schemas.problems import FieldProblem, ProblemType
 from farm.schemas.requests import BUILT_IN_POLICIES, EmptyBody, PutPolicyBody
 from farm.schemas.responses import DeletedPolicyAnswer, EndpointAnswer, PoliciesAnswer, PolicyDocumentAnswer
 from farm.store import Store, UnknownPolicy
-from sandboxes.egress.addresses import Address
-
-RESOLVE_S = 5.0
 
 router = APIRouter(prefix="/v1/policies", route_class=IdempotentRoute, tags=["policies"])
 PolicyNamePath = Annotated[str, Path(pattern=POLICY_NAME)]
@@ -112,24 +106,14 @@ async def _admit(endpoints: tuple[str, ...], access: EndpointAccess) -> None:
             url = access.admit(endpoint)
         except PolicyError as error:
             raise _refused(index, str(error)) from None
-        reasons = [access.refusal(url, address) for address in await _addresses(url)]
-        if reasons and all(reasons):
-            raise _refused(index, f"{url}: {reasons[0]}")
+        refusals = [access.refusal(url, address) for address in await addresses_of(url)]
+        if refusals and refusals[0] is not None and all(refusals):
+            raise _refused(index, f"{url}: {refusals[0].reason}")
 
 
 def _refused(index: int, message: str) -> ApiError:
     field = FieldProblem(field=f"endpoints.{index}", message=message)
     return ApiError(ProblemType.INVALID, f"endpoints.{index}: {message}", errors=(field,))
-
-
-async def _addresses(url: EndpointUrl) -> list[Address]:
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(RESOLVE_S):
-            found = await loop.getaddrinfo(url.host, None, type=socket.SOCK_STREAM)
-    except (OSError, TimeoutError):
-        return []
-    return [ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
 
 
 def _answer(document: PolicyDocument, status: FarmStatus) -> PolicyDocumentAnswer:

@@ -16,6 +16,7 @@ from farm.core.endpoint_url import EndpointUrl
 from farm.core.harness import DEFAULT_HARNESS
 from farm.core.run import PolicySpec, RunSpec
 from farm.gateway.auth import AsOperator, AsViewer
+from farm.gateway.endpoint_warnings import warn_of_refusals
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
 from farm.gateway.tasksets import Prepare, TasksetError, locate
@@ -109,8 +110,12 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
     await store.put_run(spec)
     await _notify_scheduler(request.app.state.scheduler.submit(spec.run_id))
     answer = await _load_run(request, spec.run_id)
+    warnings = answer.warnings
+    if policy.endpoint and not warnings:
+        warnings = await warn_of_refusals(policy.endpoint, endpoint_rules(config), await farm_status_or_empty(request))
     left_out = () if fit is None else fit.left_out[:MOST_LEFT_OUT]
-    return answer.model_copy(update={"left_out": tuple(LeftOutAnswer(task=task, why=why) for task, why in left_out)})
+    named = tuple(LeftOutAnswer(task=task, why=why) for task, why in left_out)
+    return answer.model_copy(update={"left_out": named, "warnings": warnings})
 
 
 @router.get("/runs")

@@ -395,7 +395,7 @@ def test_a_configured_key_is_bound_or_not_sent(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="does not belong in it"):
             key("http://a", {}, wrong)
     for url in ("http://u:p@h", "http://h/?q", "h"):
-        with pytest.raises(ConfigError, match="policy_url"):
+        with pytest.raises(ConfigError, match="FARM_POLICY_URL"):
             key("http://a", {"FARM_POLICY_URL": url})
     for bad in ("a\nb", "\u00e4"):
         with pytest.raises(ConfigError, match="one line") as refused:

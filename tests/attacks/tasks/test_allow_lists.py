@@ -143,7 +143,7 @@ def test_operators_grant_covers_one_port_of_host(tmp_path: Path) -> None:
 def test_too_wide_grant_is_refused(host: str) -> None:
     with pytest.raises(SpecError):
         Grants.parse((host,))
-    with pytest.raises(ConfigError, match="private_hosts"):
+    with pytest.raises(ConfigError, match="FARM_PRIVATE_HOSTS"):
         load_config(environ={"FARM_PRIVATE_HOSTS": host})
 
 

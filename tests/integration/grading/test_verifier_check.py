@@ -5,11 +5,14 @@ from dataclasses import replace
 import pytest
 
 from farm.core.change import Change
+from farm.core.rollout import Origin, check
 from farm.core.task import GradingMode, ReportFormat
+from farm.episode import NodeServices, run_episode
 from farm.grading import GradingRequest, UnfitTask, VerifierCheck, VerifierError
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.runtimes.docker.runtime import DockerRuntime
-from tests.support.farm.tiny import task
+from tests.support.farm.episode_values import DONE, Scripted, create, order, say
+from tests.support.farm.tiny import MENDED, task
 
 pytestmark = pytest.mark.docker
 
@@ -39,6 +42,27 @@ async def test_image_unable_to_run_tests_is_unfit(tiny_image: str, docker_runtim
     for _ in range(2):
         with pytest.raises(UnfitTask, match=f"with nothing changed, .*{why}"):
             await sound.require(GradingRequest(unfit, Change(), docker_runtime), "sha256:1")
+
+
+@pytest.mark.parametrize("name", UNFIT)
+async def test_episode_of_unfit_task_has_no_reward(tiny_image: str, docker_runtime: DockerRuntime, name: str) -> None:
+    report, command, script, why = UNFIT[name]
+    policy = Scripted(say(create(MENDED, "tiny.py")), DONE)
+    unfit = bundle(tiny_image, report, command, script)
+    rollout = await run_episode(order(), unfit, policy, NodeServices("n1", docker_runtime))
+    check(rollout)
+    assert rollout.reward is None, rollout.reason
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.retryable) == (Origin.TASK, False)
+    assert why in rollout.error.message
+
+
+async def test_episode_that_breaks_its_verifier_earns_nothing(tiny_image: str, docker_runtime: DockerRuntime) -> None:
+    fit = bundle(tiny_image, ReportFormat.EXIT_CODE, "python3 tiny.py || exit 127")
+    policy = Scripted(say(create("raise SystemExit(1)\n", "tiny.py")), DONE)
+    rollout = await run_episode(order(), fit, policy, NodeServices("n1", docker_runtime))
+    check(rollout)
+    assert (rollout.reward, rollout.error) == (0.0, None), rollout.reason
 
 
 FIT = {

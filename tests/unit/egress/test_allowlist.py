@@ -1,5 +1,6 @@
 """Which hosts an allow-list admits, and at which addresses."""
 
+import socket
 from ipaddress import ip_address
 
 import pytest
@@ -199,3 +200,10 @@ def test_parsed_host_round_trips(text: str) -> None:
     assert parse_authority(show(host, 80)) == (host, 80)
     assert str(host).isascii()
     assert not set(str(host)) & set(" /@?#\\\r\n%[]")
+
+
+def test_grants_of_this_machines_own_names_are_found() -> None:
+    """A task that names one is refused on this machine and accepted on the others."""
+    own = socket.gethostname().lower()
+    granted = Grants.parse(["mirror.lan:3141", f"{own}:3141", "localhost:80", "10.0.0.7:3141", "127.0.0.1:80"])
+    assert granted.own_names == (own, "localhost")

@@ -148,7 +148,7 @@ async def all_pass(process: FakeProcess) -> int:
 @pytest.mark.parametrize(
     ("verifier", "reason"),
     [
-        (hang, "the test command did not end within 0.05 s"),
+        (hang, "the test command did not end within 0.05 s, twice"),
         (silent, "the test command wrote no report (exit code 0; no output)"),
         (
             without_pytest,
