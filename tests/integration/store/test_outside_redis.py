@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 import redis
 
-from farm.cli.doctor import CheckMark, CheckResult, _redis
+from farm.cli.doctor import _redis
+from farm.cli.doctor.check_result import CheckMark, CheckResult
 from farm.config import load_config
 from farm.store import EmbeddedRedis, Store, StoreUnavailable, examine_redis
 from farm.store.outside_redis import _lacks
