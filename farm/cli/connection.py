@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
@@ -66,15 +67,35 @@ def _is_silent(url: str, within_s: float) -> bool:
     return False
 
 
+def _silence(config: Config, url: str, silent_s: float) -> str:
+    """Return what is known of a gateway that accepts a connection and sends nothing in time, or "" if it answers."""
+    if not _is_silent(url, silent_s):
+        return ""
+    from farm.cluster import read_gateway_state
+    from farm.cluster.restarted_process import Health
+
+    state = read_gateway_state(config.state_dir)
+    process = f" (process {state.pid})" if state is not None and state.pid is not None else ""
+    bound = f"the farm ends a gateway that hangs within {Health(url).ends_within_s():.0f} s and starts it again"
+    known = state.trouble if state is not None and state.trouble else bound
+    log = config.log_dir / "farm.log"
+    return (
+        f"the gateway at {url}{process} accepts connections and has sent nothing for {silent_s:g} s: {known}; see {log}"
+    )
+
+
 @contextmanager
-def connected(config: Config, *, retry_s: float = 30.0, silent_s: float = 5.0) -> "Iterator[FarmClient]":
+def connected(
+    config: Config, *, retry_s: float = 30.0, silent_s: float = 5.0, silence_max_s: float = 180.0
+) -> "Iterator[FarmClient]":
     """Yield a client of the farm on this machine. Its refusals become one-line errors.
 
-    A request is retried for ``retry_s`` while the gateway is away. The first retry prints the reason. A line
-    also tells that the gateway has sent nothing for ``silent_s``; each request waits longer for its answer.
+    A request is retried for ``retry_s`` while the gateway is away. The first retry prints the reason. A gateway that
+    accepts a connection and sends nothing for ``silent_s`` is reported. Then the first request waits for up to
+    ``silence_max_s`` until the gateway answers, because the farm replaces it; 0 raises CliError in place of the wait.
     """
     from farm.client import FarmClient, FarmError, GatewayUnavailable
-    from farm.cluster import read_gateway_state, running_farm
+    from farm.cluster import running_farm
 
     info = running_farm(config.state_dir)
     if info is None:
@@ -84,13 +105,13 @@ def connected(config: Config, *, retry_s: float = 30.0, silent_s: float = 5.0) -
             f"this machine is a node of the farm at {info.address} and has no gateway; run the command on the head"
         )
     token = local_token(config)
-    if _is_silent(info.url, silent_s):
-        state, log = read_gateway_state(config.state_dir), config.log_dir / "farm.log"
-        cause = f" ({state.trouble})" if state is not None and state.pid is None else ""
-        progress_console.print(
-            f"waiting: the gateway at {info.url} has sent nothing for {silent_s:g} s{cause}; "
-            f"the farm starts one again that has ended or hangs; see {log}"
-        )
+    if silence := _silence(config, info.url, silent_s):
+        if not silence_max_s:
+            raise CliError(f"{silence}; ask again then")
+        progress_console.print(f"waiting: {silence}")
+        give_up_at = time.monotonic() + silence_max_s
+        while time.monotonic() < give_up_at and _is_silent(info.url, silent_s):
+            pass
 
     def waiting(why: FarmError) -> None:
         progress_console.print(f"waiting: {why}")

@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from farm.cli.connection import connected
+from farm.cli.draining import WaitProgress
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 
@@ -53,9 +54,12 @@ def drain(
     """Give a node no more episodes, and wait until its running ones and its learner sandboxes have ended."""
     with connected(read_config(config, state_dir)) as client:
         node = client.drain_node(node_id)
-        with progress_console.status(f"draining {node_id}") as shown:
+        began = time.monotonic()
+        with WaitProgress() as progress:
             while (node.running or node.sandboxes) and not no_wait:
-                shown.update(f"draining {node_id}: {node.running} episodes and {node.sandboxes} sandboxes run")
+                work = f"draining {node_id}: {node.running} episodes and {node.sandboxes} sandboxes run"
+                waited = f"waited {time.monotonic() - began:.0f} s; Ctrl-C ends the wait, and the node goes on draining"
+                progress.show(f"{work}; {waited}", work)
                 time.sleep(_POLL_S)
                 found = [one for one in client.nodes() if one.node_id == node_id]
                 if not found:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from farm.cli.connection import connected, no_farm
+from farm.cli.draining import drain, stop_and_show
 from farm.cli.errors import CliError, Interrupted
 from farm.cli.nodes import nodes_table
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
@@ -29,7 +30,6 @@ from farm.cluster import (
     record_crash,
     recorded_crash,
     running_farm,
-    stop_farm,
     sweep_farm,
 )
 from farm.config import LOOPBACK, Config
@@ -100,7 +100,8 @@ def down(
 ) -> None:
     """Stop the farm or node of this machine: end episodes, remove sandboxes, and end every process.
 
-    A node that joined takes no more episodes first, and waits up to drain_grace_s for its running ones.
+    A node that joined takes no more episodes first, and waits up to drain_grace_s for its running ones. The command
+    shows what the node waits for.
     """
     settings = read_config(config, state_dir)
     info = running_farm(settings.state_dir)
@@ -109,13 +110,9 @@ def down(
         asyncio.run(_reap(settings))
         progress_console.print(f"no farm is up with the state directory {settings.state_dir}")
         return
-    is_node = info.role == "node"
-    drains = is_node and not now and info.drain_grace_s > 0
-    wait = f"draining the node: its episodes have {info.drain_grace_s:g} s; `farm down --now` ends them at once"
-    with progress_console.status(wait if drains else "stopping the farm"):
-        stop_farm(info, at_once=now)
-        asyncio.run(_reap(settings))  # leftovers of a farm that crashed
-    if is_node:
+    stop_and_show(info, at_once=now)
+    asyncio.run(_reap(settings))  # leftovers of a farm that crashed
+    if info.role == "node":
         progress_console.print(f"this node has left the farm at {info.address}; runs and rollouts are on the head")
     else:
         progress_console.print("the farm is down; runs and rollouts stay in the state directory")
@@ -137,7 +134,7 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
         _show_node(info, as_json)
         return 0
     gateway = _gateway(settings)
-    with connected(settings, retry_s=_STATUS_RETRY_S) as client:
+    with connected(settings, retry_s=_STATUS_RETRY_S, silence_max_s=0.0) as client:
         farm, runs = client.status(), client.runs()
     if as_json:
         described = {
@@ -221,25 +218,13 @@ async def _serve(config: Config, join: str | None) -> None:
             task.cancel()
         await asyncio.gather(failure, waiting, return_exceptions=True)
         if not ended_by_itself and running.info.drain_grace_s:
-            await _drain(running, again)
+            await drain(running, again, lambda line: _say(_STEP + line))
         if ended_by_itself:
             _log.error("the farm ends: %s", ended_by_itself)
             record_crash(config.state_dir, ended_by_itself)
         _say(f"{_STEP}stopping")
     if ended_by_itself:
         raise CliError(f"{ended_by_itself}; {_AGAIN}")
-
-
-async def _drain(running: "RunningFarm", at_once: asyncio.Event) -> None:
-    """Take no more episodes, and wait for running ones: for the grace period, or until ``at_once`` or a failure."""
-    _say(f"{_STEP}draining: episodes have {running.info.drain_grace_s:g} s to end; a second signal ends them at once")
-    ends = [asyncio.ensure_future(one) for one in (running.agent.drain(), at_once.wait(), running.failure())]
-    try:
-        await asyncio.wait(ends, timeout=running.info.drain_grace_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for one in ends:
-            one.cancel()
-        await asyncio.gather(*ends, return_exceptions=True)
 
 
 def _bury(config: Config, ended: "ExitStatus") -> NoReturn:

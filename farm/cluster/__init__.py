@@ -7,12 +7,15 @@ at ``state_dir`` to ask what runs. This module imports no Ray, so that the quest
 
 from farm.cluster.errors import ClusterError
 from farm.cluster.state_dir import (
+    DrainState,
     FarmInfo,
     GatewayState,
     last_crash,
     last_joined,
+    read_drain_state,
     read_gateway_state,
     record_crash,
+    record_drain_state,
     record_gateway_state,
     recorded_crash,
     running_farm,
@@ -22,12 +25,15 @@ from farm.cluster.state_dir import (
 
 __all__ = [
     "ClusterError",
+    "DrainState",
     "FarmInfo",
     "GatewayState",
     "last_crash",
     "last_joined",
+    "read_drain_state",
     "read_gateway_state",
     "record_crash",
+    "record_drain_state",
     "record_gateway_state",
     "recorded_crash",
     "running_farm",

@@ -182,6 +182,9 @@ class NodeAgentActor:
     async def drain(self) -> None:
         await (await self._agent()).drain()
 
+    async def work_left(self) -> tuple[int, int]:
+        return (await self._agent()).work_left()
+
     async def close(self) -> None:
         async with self._opening:
             await self._stack.aclose()

@@ -147,6 +147,11 @@ class AgentHandle:
         """Return when the last episode of this machine has ended."""
         await self._actor.drain.remote()
 
+    async def work_left(self) -> tuple[int, int]:
+        """Return the numbers of episodes and of learner sandboxes of this machine that have not ended."""
+        episodes, sandboxes = await self._actor.work_left.remote()
+        return int(episodes), int(sandboxes)
+
     def guard(self) -> None:
         self._guard = asyncio.create_task(self._watch())
 

@@ -9,6 +9,8 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,7 +32,11 @@ _STEADY_S = 60.0
 _log = logging.getLogger(__name__)
 
 OnChange = Callable[[int | None, str], None]
-"""Called with the process id when the process is ready, and with None and the cause when it has ended."""
+"""Called with the process id when the process is ready, and with None and the cause when it has ended.
+
+While the process gives no answer, it is called with the id and with what is known, and with the id alone if the process
+answers again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,10 @@ class Health:
     every_s: float = 5.0
     timeout_s: float = 10.0
     failures: int = 6
+
+    def ends_within_s(self, failed: int = 0) -> float:
+        """Return the seconds after which a process that gives no answer has ended, when ``failed`` probes are over."""
+        return (self.failures - failed) * (self.every_s + self.timeout_s) + _STOP_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,17 @@ class KeptProcess:
         except OSError as error:
             _log.warning("the state of the %s could not be written: %s", self._name, error)
 
+    def _report_silence(self, pid: int, health: Health, failed: int) -> None:
+        if not failed:
+            self._report_change(pid, "")
+            return
+        ended_by = datetime.fromtimestamp(time.time() + health.ends_within_s(failed), UTC)
+        self._report_change(
+            pid,
+            f"{failed} of {health.failures} requests in a row had no answer; "
+            f"unless it answers, it is ended by {ended_by:%H:%M:%S} UTC and started again",
+        )
+
     async def _keep(self) -> None:
         """Start the process again whenever it has ended or hangs."""
         wait_s = _FIRST_WAIT_S
@@ -157,7 +178,10 @@ class KeptProcess:
     async def _end_of(self, process: Process) -> str:
         """Wait until the process has ended, and end it if it hangs. Return the cause."""
         ending = asyncio.create_task(process.wait())
-        watching = {ending} if self._health is None else {ending, asyncio.create_task(_hangs(self._health))}
+        watching: set[asyncio.Task[int]] = {ending}
+        if self._health is not None:
+            on_failures = partial(self._report_silence, process.pid, self._health)
+            watching.add(asyncio.create_task(_hangs(self._health, on_failures)))
         try:
             await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
             if ending.done():
@@ -183,8 +207,11 @@ class KeptProcess:
             await process.wait()
 
 
-async def _hangs(health: Health) -> int:
-    """Return the number of probes that had no answer, when there are enough of them in a row."""
+async def _hangs(health: Health, on_failures: Callable[[int], None]) -> int:
+    """Return the number of probes that had no answer, when there are enough of them in a row.
+
+    ``on_failures`` is called with each change of the number.
+    """
     failures = 0
     # Each probe has a connection of its own, because a process that hangs may still serve an old one.
     fresh = httpx.Limits(max_keepalive_connections=0)
@@ -194,9 +221,12 @@ async def _hangs(health: Health) -> int:
             try:
                 async with asyncio.timeout(health.timeout_s):
                     await client.get(health.url)
+                if failures:
+                    on_failures(0)
                 failures = 0
             except (httpx.HTTPError, OSError) as error:
                 failures += 1
+                on_failures(failures)
                 what = f"{type(error).__name__} {error}".strip()
                 _log.warning("%s has no answer: %s (%d of %d)", health.url, what, failures, health.failures)
     return failures

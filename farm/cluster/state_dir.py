@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,7 +84,7 @@ def sweep_scratch(run_dir: Path) -> None:
 
 def _sweep(run_dir: Path) -> None:
     sweep_scratch(run_dir)
-    for name in ("farm.json", "gateway.json", "join-token"):
+    for name in ("farm.json", "gateway.json", "drain.json", "join-token"):
         (run_dir / name).unlink(missing_ok=True)
 
 
@@ -108,7 +108,8 @@ def _write_json(path: Path, found: Mapping[str, object]) -> None:
 class GatewayState:
     """The state of the gateway's process.
 
-    ``pid`` is None while the gateway is being restarted; ``trouble`` is the cause. ``since`` is in Unix seconds.
+    ``pid`` is None while the gateway is being restarted; ``trouble`` is the cause. With a ``pid``, ``trouble`` says
+    that the gateway gives no answer and when it is ended. ``since`` is in Unix seconds.
     """
 
     pid: int | None
@@ -125,6 +126,34 @@ def read_gateway_state(state_dir: Path) -> GatewayState | None:
     """Return the state of the gateway's process, or None if the farm here has no gateway."""
     with contextlib.suppress(FileNotFoundError):
         return GatewayState(**json.loads((_run_dir(state_dir) / "gateway.json").read_text()))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainState:
+    """The work that a draining node waits for, until ``until`` (Unix seconds).
+
+    ``episodes`` and ``sandboxes`` (of learners) are None until the node agent has answered.
+    """
+
+    until: float
+    episodes: int | None = None
+    sandboxes: int | None = None
+
+
+def record_drain_state(state_dir: Path, state: DrainState | None) -> None:
+    """Write the work that the draining node waits for, or, if None, that it waits no more."""
+    path = _run_dir(state_dir) / "drain.json"
+    if state is None:
+        path.unlink(missing_ok=True)
+    else:
+        _write_json(path, asdict(state))
+
+
+def read_drain_state(state_dir: Path) -> DrainState | None:
+    """Return the work that the node here waits for, or None if it does not drain."""
+    with contextlib.suppress(FileNotFoundError):
+        return DrainState(**json.loads((_run_dir(state_dir) / "drain.json").read_text()))
     return None
 
 
@@ -160,12 +189,21 @@ def last_crash(state_dir: Path) -> str:
     return f"process {left.pid} and what watched it were killed, or the machine went down" if left else ""
 
 
-def stop_farm(info: FarmInfo, *, timeout_s: float = _STOP_S, at_once: bool = False) -> None:
+def stop_farm(
+    info: FarmInfo,
+    *,
+    timeout_s: float = _STOP_S,
+    at_once: bool = False,
+    on_wait: Callable[[DrainState | None], object] = lambda state: None,
+) -> None:
     """End a farm or a node, and return when all of it is gone. Raises ClusterError if it does not end in time.
 
-    A node drains first, for at most its ``drain_grace_s``, unless ``at_once``.
+    A node drains first, for at most its ``drain_grace_s``, unless ``at_once``. A node that drains already is not asked
+    again, because that would end its episodes. ``on_wait`` is called all the while with the work that the node waits
+    for, or with None if it does not drain.
     """
-    _signal(info, signal.SIGTERM)
+    if at_once or read_drain_state(info.state_dir) is None:
+        _signal(info, signal.SIGTERM)
     if at_once and info.drain_grace_s:
         _signal(info, signal.SIGINT)  # the second signal; two of one number could arrive as one
     timeout_s += 0.0 if at_once else info.drain_grace_s
@@ -176,6 +214,7 @@ def stop_farm(info: FarmInfo, *, timeout_s: float = _STOP_S, at_once: bool = Fal
                 f"the farm (process {info.pid}) has not stopped in {timeout_s:.0f} s; `kill -9 {info.pid}` ends it, "
                 "and the next `farm up` removes what it leaves"
             )
+        on_wait(read_drain_state(info.state_dir))
         time.sleep(_POLL_S)
 
 

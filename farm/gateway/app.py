@@ -44,6 +44,7 @@ def make_app(
     app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
     app.state.series = health.GatewayMetrics()
     app.state.checking = None
+    app.state.answering = {}
     errors.install(app)
     app.include_router(health.router)
     for router in (

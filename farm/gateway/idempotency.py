@@ -19,7 +19,7 @@ from fastapi.routing import APIRoute
 from farm.gateway.errors import ApiError
 from farm.schemas.msgpack_encoding import pack, unpack
 from farm.schemas.problems import ProblemType
-from farm.store import Store
+from farm.store import Store, StoreUnavailable
 
 LEASE_HEADER = "Farm-Lease"
 _KEEP_S = 600.0
@@ -47,19 +47,44 @@ class IdempotentRoute(APIRoute):
 
 
 async def _once(request: Request, key: str, handle: Callable[[Request], Coroutine[Any, Any, Response]]) -> Response:
-    store: Store = request.app.state.store
     caller = request.state.role.name.lower()
     name = hashlib.sha256(f"{caller}\n{key}".encode()).hexdigest()
     asked = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
     fingerprint = hashlib.sha256(asked).hexdigest()
     request.state.once = hashlib.sha256(f"{name}{fingerprint}".encode()).hexdigest()
+    answering: dict[str, str] = request.app.state.answering
+    if name in answering:
+        _refuse_reuse(answering[name], fingerprint)
+        raise ApiError(ProblemType.IN_PROGRESS, "ask again in a moment", headers={"Retry-After": "1"})
+    answering[name] = fingerprint
+    try:
+        return await _answer(request, handle, caller, name, fingerprint)
+    finally:
+        del answering[name]
+
+
+def _refuse_reuse(asked: str, fingerprint: str) -> None:
+    if asked != fingerprint:
+        raise ApiError(ProblemType.KEY_REUSED, "choose a new key: this one was sent with another request before")
+
+
+async def _answer(
+    request: Request,
+    handle: Callable[[Request], Coroutine[Any, Any, Response]],
+    caller: str,
+    name: str,
+    fingerprint: str,
+) -> Response:
+    """Repeat the kept answer of a key, or do what is asked and keep the answer.
+
+    A claim without an answer is of a call that broke off, because the farm has one gateway: it is taken over.
+    """
+    store: Store = request.app.state.store
     found = await store.claim_once(caller, name, pack({"asked": fingerprint}), keep_s=_KEEP_S, most=_MOST_KEYS)
     if found is not None:
         kept: dict[str, Any] = unpack(found)
-        if kept["asked"] != fingerprint:
-            raise ApiError(ProblemType.KEY_REUSED, "choose a new key: this one was sent with another request before")
-        if "status" not in kept:
-            raise ApiError(ProblemType.IN_PROGRESS, "ask again in a moment", headers={"Retry-After": "1"})
+        _refuse_reuse(kept["asked"], fingerprint)
+    if found is not None and "status" in kept:
         if kept["again"]:
             return await handle(request)
         if not kept["lease"]:
@@ -68,6 +93,8 @@ async def _once(request: Request, key: str, handle: Callable[[Request], Coroutin
         return await handle(request)
     try:
         response = await handle(request)
+    except StoreUnavailable:  # the claim stays, and the next call of the key takes it over
+        raise
     except BaseException:
         await store.forget_once(caller, name)
         raise

@@ -164,6 +164,10 @@ class NodeAgent:
         self._heartbeat.wake()
         await self._heartbeat.wait_until(self._is_idle)
 
+    def work_left(self) -> tuple[int, int]:
+        """Return the numbers of episodes and of learner sandboxes that have not ended."""
+        return len(self._episodes), len(self.sandboxes.slots_held)
+
     def _is_idle(self) -> bool:
         return not self._episodes and not self._heartbeat.has_reports and not self.sandboxes.slots_held
 

@@ -202,6 +202,7 @@ async def _end(process: Process) -> None:
     if process.returncode is not None:
         return
     process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)  # a stopped process would not see that it should end
     try:
         await asyncio.wait_for(process.wait(), _STOP_S)
     except TimeoutError:

@@ -5,20 +5,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from farm.store.errors import StoreUnavailable
-from farm.store.redis_client import redacted
+from farm.store.redis_client import STUCK, redacted
 
 OLDEST = (6, 2)
-_PATIENCE_S = 5.0
+_PATIENCE_S = 4.0
 
 
 async def examine_redis(url: str) -> tuple[str, tuple[str, ...]]:
     """Return a description of a Redis, and one line for each fault. Raises StoreUnavailable."""
     shown = redacted(url)
     try:
-        client = redis.Redis.from_url(url, socket_connect_timeout=_PATIENCE_S, socket_timeout=_PATIENCE_S)
+        client = redis.Redis.from_url(
+            url, socket_connect_timeout=_PATIENCE_S, socket_timeout=_PATIENCE_S, retry=Retry(NoBackoff(), 0)
+        )
     except ValueError as error:
         raise StoreUnavailable(f"redis_url {shown}: {error}") from None
     try:
@@ -27,7 +32,9 @@ async def examine_redis(url: str) -> tuple[str, tuple[str, ...]]:
             told["appendfsync"] = (await client.config_get("appendfsync")).get("appendfsync") or "always"
     except (AuthenticationError, NoPermissionError):
         raise StoreUnavailable(f"Redis at {shown} refuses the password; set redis_url with the right one") from None
-    except (RedisError, OSError, TimeoutError) as error:
+    except (RedisTimeout, TimeoutError):
+        raise StoreUnavailable(f"Redis at {shown} does not answer in {_PATIENCE_S:g} s; {STUCK}") from None
+    except (RedisError, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise StoreUnavailable(f"Redis at {shown} does not answer ({reason}); start it or correct redis_url") from None
     finally:

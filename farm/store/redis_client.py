@@ -12,6 +12,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
+from farm.store.answer_watch import AnswerWatch, NoAnswer
 from farm.store.errors import StoreFault, StoreUnavailable
 
 _CONNECT_S = 5.0
@@ -21,6 +22,13 @@ _MOST_CONNECTIONS = 4096
 _IN_SCRIPT = "user_script"
 _PASSING = ("OOM", "MISCONF", "READONLY", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "BUSY")
 """Redis error codes of passing conditions for which redis-py has no exception class."""
+
+STUCK = (
+    "its process is stopped, hangs or has too much to do, or the network is down; "
+    "let its process go on (`kill -CONT`), or restart it: "
+    "a redis-server that the farm started comes back by itself, with its data, after `kill -9`"
+)
+"""The cause and the remedy if Redis gives no answer."""
 
 Found = TypeVar("Found")
 
@@ -60,6 +68,7 @@ class RedisConnection:
                 retry=Retry(ExponentialBackoff(cap=1.0, base=0.02), _RETRY),
                 retry_on_error=[ConnectionError, TimeoutError],
             )
+            self._watch = AnswerWatch(url)
         except ValueError as error:
             raise StoreUnavailable(f"redis_url {self.shown}: {error}") from None
         source = resources.files("farm.store").joinpath("lua/store.lua").read_text()
@@ -67,9 +76,15 @@ class RedisConnection:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Any]:
-        """Yield the redis-py client. Its stubs mix bytes and str. A refusal becomes StoreUnavailable or StoreFault."""
+        """Yield the redis-py client. Its stubs mix bytes and str. A refusal becomes StoreUnavailable or StoreFault.
+
+        A Redis that gives no answer becomes StoreUnavailable within seconds.
+        """
         try:
-            yield self.redis
+            async with self._watch.watched():
+                yield self.redis
+        except NoAnswer as error:
+            raise StoreUnavailable(f"Redis at {self.shown} does not answer ({error}); {STUCK}") from None
         except (AuthenticationError, NoPermissionError):
             raise StoreUnavailable(
                 f"Redis at {self.shown} refuses the password; set redis_url with the right one"
@@ -88,4 +103,5 @@ class RedisConnection:
             return await self._script(keys=[base], args=[command, *arguments])
 
     async def close(self) -> None:
+        await self._watch.close()
         await self.redis.aclose()

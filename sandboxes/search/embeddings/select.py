@@ -24,7 +24,7 @@ def default_table() -> Path:
 
 
 def load_embedder(chosen: str) -> Embedder | None:
-    """Load the chosen embedder. Raises RuntimeUnavailable if it does not exist.
+    """Load the chosen embedder. Raises RuntimeUnavailable if it does not exist or cannot be loaded.
 
     ``words``: the farm's own, if its table exists. ``none``: search uses shared words only. ``package.module:factory``:
     the object that the factory returns.
@@ -42,8 +42,14 @@ def load_embedder(chosen: str) -> Embedder | None:
     module, _, name = chosen.partition(":")
     try:
         factory: Callable[[], Embedder] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError):
+    except (ImportError, AttributeError, ValueError) as error:
         raise RuntimeUnavailable(
-            f"there is no embedder {chosen!r}; use {WORDS}, {NONE} or package.module:factory"
+            f"there is no embedder {chosen!r} ({error}); use {WORDS}, {NONE} or package.module:factory"
         ) from None
-    return factory()
+    try:
+        return factory()
+    except Exception as error:  # a boundary: the factory is not the farm's
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise RuntimeUnavailable(
+            f"the embedder {chosen!r} cannot be loaded ({cause}); correct it, or use {WORDS} or {NONE}"
+        ) from error

@@ -240,6 +240,24 @@ def test_killed_gateway_restarts_while_farm_continues(farm: Farm, up: Mapping[st
     assert json.loads(again.stdout)["summary"]["accepted"] == 1
 
 
+def test_stopped_gateway_is_reported_by_status(farm: Farm, up: Mapping[str, str]) -> None:
+    told = json.loads(farm("status", "--json").stdout)
+    gateway = psutil.Process(told["gateway_pid"])
+    gateway.suspend()
+    try:
+        asked = farm("status")
+    finally:
+        gateway.resume()
+    assert asked.returncode == 1
+    [line] = asked.stderr.splitlines()
+    reason = (
+        f"error: the gateway at {told['url']} (process {gateway.pid}) accepts connections and has sent nothing for 5 s"
+    )
+    assert line.startswith(reason)
+    assert "started again" in line or "starts it again" in line
+    assert farm("status").returncode == 0
+
+
 def test_killed_farm_cause_is_recorded_before_cleanup(tmp_path: Path) -> None:
     """The supervisor records the cause before it ends the remaining processes."""
     program = (
@@ -329,14 +347,17 @@ def test_leaving_node_waits_for_its_episodes(farm: Farm, up: Mapping[str, str]) 
         run = json.loads(begun.stdout)["run_id"]
         for _ in range(2):
             assert Gate.asked.acquire(timeout=120)
-        left = Thread(target=farm, args=("down",), kwargs={"at": "b"})
-        left.start()
+        state_dir = json.loads(farm("status", "--json", at="b").stdout)["state_dir"]
+        command = [Path(sys.executable).with_name("farm"), "down", "--state-dir", state_dir]
+        left = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        assert left.stderr
+        assert any("draining: waits for 2 episodes, for at most " in line for line in left.stderr)
         while {one["node_id"]: one["state"] for one in json.loads(farm("nodes", "list", "--json").stdout)}[node] != (
             "draining"
         ):
             pass  # its next beat says so
         Gate.opened.set()
-        left.join()
+        assert left.wait() == 0
         rollouts = json.loads(farm("rollouts", "list", "--run", run, "--json").stdout)
         assert [(rollout["node"], rollout["attempt"]) for rollout in rollouts] == [(node, 1)] * 2
     finally:

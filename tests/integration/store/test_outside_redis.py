@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +12,8 @@ import pytest
 import pytest_asyncio
 import redis
 
-from farm.cli.doctor import CheckMark, CheckResult, _redis
+from farm.cli.doctor import _redis
+from farm.cli.doctor.check_result import CheckMark, CheckResult
 from farm.config import load_config
 from farm.store import EmbeddedRedis, Store, StoreUnavailable, examine_redis
 from farm.store.outside_redis import _lacks
@@ -119,6 +121,14 @@ def test_up_warns_about_redis_and_status_reports_outage(
         assert started.returncode == 0, started.stderr
         [warning] = [line for line in started.stderr.splitlines() if line.startswith("warning: ")]
         assert f"at {url}: it has no append-only file, so runs and rollouts are lost" in warning
+        assert (farm("status").returncode, farm("status").stderr) == (0, "")
+        process.send_signal(signal.SIGSTOP)
+        silent = farm("status")
+        assert silent.returncode == 1
+        [line] = silent.stderr.splitlines()
+        assert line.startswith(f"error: The store is away: Redis at {url} does not answer (")
+        assert "let its process go on (`kill -CONT`), or restart it" in line
+        process.send_signal(signal.SIGCONT)
         assert (farm("status").returncode, farm("status").stderr) == (0, "")
         process.kill()
         process.wait()

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -104,8 +105,16 @@ async def test_hung_process_is_restarted_and_slow_is_not(
                 await asyncio.sleep(0.05)
             assert "(2 of 3)" in caplog.text
             assert "(3 of 3)" not in caplog.text
+            late = [await changes.get() for _ in range(3)]
+            assert [(pid, said[:16]) for pid, said in late] == [
+                (first, "1 of 3 requests "),
+                (first, "2 of 3 requests "),
+                (first, ""),
+            ]
+            assert re.search(r"unless it answers, it is ended by \d\d:\d\d:\d\d UTC and started again$", late[1][1])
             assert changes.empty(), "two late answers do not end the process"
             os.kill(first, signal.SIGSTOP)
+            assert [(await changes.get())[0] for _ in range(3)] == [first] * 3
             assert await changes.get() == (None, f"process {first} hung: 3 requests of {url} had no answer")
             assert not psutil.pid_exists(first)
             second, trouble = await changes.get()

@@ -6,7 +6,6 @@ import shutil
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from farm.cli.doctor.check_result import CheckMark, CheckResult
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
 from farm.config import LOOPBACK, Config
 
@@ -23,22 +23,6 @@ if TYPE_CHECKING:
 
 DISK_WANTED_GIB = 10
 MEMORY_WANTED_GIB = 4
-
-
-class CheckMark(StrEnum):
-    OK = "ok"
-    WARN = "warn"
-    LACKS = "lacks"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """The result of one check. ``remedy`` is empty if there is nothing to do."""
-
-    name: str
-    mark: CheckMark
-    found: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +95,17 @@ def _show(found: Examination) -> None:
 
 def examine(config: Config, sandboxes: int | None = None) -> Examination:
     """Run all checks. It raises nothing: a check that fails is a result."""
+    from farm.cli.doctor.configured import check_configured
     from sandboxes.host.limits import judge
     from sandboxes.host.readings import read_host
 
     before: tuple[Callable[[Config], CheckResult], ...] = (_machine, _state_dir, _docker, _image_builds, _toolbox)
-    after = (_user_namespaces, _pressure, _redis, _ray, _ruff, _word_vectors, _gateway_port)
+    after = (_user_namespaces, _pressure, _redis, _ray, _ruff, _gateway_port)
     findings = [check(config) for check in before]
     of_runtime, footprint = _runtime(config)
     wanted = sandboxes or _places(config)
     limits = judge(read_host(), footprint, wanted)
-    found = [*findings, *of_runtime, *(check(config) for check in after)]
+    found = [*findings, *of_runtime, *(check(config) for check in after), *check_configured(config)]
     return Examination(found, wanted, limits, asked=sandboxes is not None)
 
 
@@ -344,20 +329,17 @@ def _ruff(config: Config) -> CheckResult:
     return CheckResult("ruff", CheckMark.OK, "the version that style is measured with")
 
 
-def _word_vectors(_: Config) -> CheckResult:
-    from sandboxes.search.embeddings.select import REMEDY, default_table
-
-    if not default_table().is_dir():
-        return CheckResult("word vectors", CheckMark.WARN, "none: codebase_search uses shared words only", REMEDY)
-    return CheckResult("word vectors", CheckMark.OK, str(default_table()))
-
-
 def _gateway_port(config: Config) -> CheckResult:
+    from farm.cli.doctor.configured import own_addresses, why_not_own
     from farm.cluster import running_farm
 
     info = running_farm(config.state_dir)
     if info is not None:
         return CheckResult("gateway address", CheckMark.OK, f"{info.url or config.url}, a farm is up here")
+    if why := why_not_own(config.host):
+        remedy = f"set FARM_HOST to an address of this machine: {', '.join(own_addresses())}"
+        found = f"{config.host} is no address of this machine: {why}"
+        return CheckResult("gateway address", CheckMark.LACKS, found, remedy)
     exposure = "loopback only" if config.host in LOOPBACK else "open to the network, with tokens"
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -1,0 +1,78 @@
+"""The answers of the gateway while its Redis accepts connections and gives no answer."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+
+from farm.schemas.problems import PREFIX
+from farm.store import EmbeddedRedis, Store
+from tests.support.gateway_server import AS_OPERATOR, running_gateway
+from tests.support.redis_server import running_redis
+from tests.support.rollouts import run_spec
+
+pytestmark = pytest.mark.redis
+
+RUN = {"taskset": "demo", "policy": "nop", "group_size": 1}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedRedis]:
+    async with running_redis(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def http(server: EmbeddedRedis, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client that waits for an answer longer than the gateway may take, and not for ever."""
+    (tmp_path / "tasksets" / "demo").mkdir(parents=True)
+    store = Store(server.url)
+    await store.put_run(run_spec())
+    async with (
+        running_gateway(store, tmp_path) as url,
+        httpx.AsyncClient(base_url=url, timeout=30.0, headers=AS_OPERATOR) as client,
+    ):
+        yield client
+    await store.close()
+
+
+CALLS: Sequence[tuple[str, str, object]] = (
+    ("GET", "/readyz", None),
+    ("GET", "/v1/runs", None),
+    ("GET", "/v1/runs/run-a", None),
+    ("POST", "/v1/runs", RUN),
+    ("POST", "/v1/runs/run-a/pause", {}),
+    ("DELETE", "/v1/runs/run-a", None),
+    ("GET", "/v1/rollouts", None),
+    ("GET", "/v1/rollouts/run-a-g000000-000", None),
+    ("GET", "/v1/rewards", None),
+    ("GET", "/v1/policies", None),
+    ("GET", "/v1/sandboxes/sb-0123456789ab", None),
+    ("POST", "/v1/lease", {"consumer": "c", "wait_s": 60}),
+    ("POST", "/v1/leases/run-a.0123456789abcdef/ack", {}),
+)
+
+
+async def test_routes_answer_503_with_cause_and_remedy(server: EmbeddedRedis, http: httpx.AsyncClient) -> None:
+    os.kill(server.pid, signal.SIGSTOP)
+    answers = await asyncio.gather(*(http.request(method, path, json=body) for method, path, body in CALLS))
+    for answer in answers:
+        assert (answer.status_code, answer.json()["type"]) == (503, PREFIX + "store-unavailable"), answer.request.url
+        assert f"Redis at redis://127.0.0.1:{server.port}/0 does not answer (" in answer.json()["detail"]
+        assert "kill -CONT" in answer.json()["detail"]
+
+
+async def test_request_is_repeated_with_its_key_after_silence(server: EmbeddedRedis, http: httpx.AsyncClient) -> None:
+    """Redis reads the first claim of the key only once it goes on."""
+    key = {"Idempotency-Key": "k"}
+    os.kill(server.pid, signal.SIGSTOP)
+    assert (await http.post("/v1/runs", json=RUN, headers=key)).status_code == 503
+    os.kill(server.pid, signal.SIGCONT)
+    made = await http.post("/v1/runs", json=RUN, headers=key)
+    assert made.status_code == 201
+    again = await http.post("/v1/runs", json=RUN, headers=key)
+    assert (again.status_code, again.content, again.headers["farm-replayed"]) == (201, made.content, "true")
