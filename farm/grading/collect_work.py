@@ -82,13 +82,20 @@ async def collect_work(
 
     ``step`` is the number of the step that ``task`` stands for. ``baseline``: the workspace before the episode;
     artifacts need none. Raises ChangeTooLarge and PathError for faults of the agent, and TimeoutError if reading takes
-    more than ``limit_s``. Hooks of the task have limits of their own.
+    more than ``limit_s`` twice; once, the machine may have stalled. Hooks of the task have limits of their own.
     """
     separate = task.verifier.separate
     if separate is not None:
         await run_collect_hooks(sandbox, task.workspace, separate, step=step)
-    async with asyncio.timeout(limit_s):
-        if separate is not None:
-            return await take_artifacts(sandbox, separate)
-        assert baseline is not None
-        return await take_change(sandbox, task.workspace, baseline)
+
+    async def read() -> Change | Artifacts:
+        async with asyncio.timeout(limit_s):
+            if separate is not None:
+                return await take_artifacts(sandbox, separate)
+            assert baseline is not None
+            return await take_change(sandbox, task.workspace, baseline)
+
+    try:
+        return await read()
+    except TimeoutError:
+        return await read()

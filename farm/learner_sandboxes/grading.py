@@ -121,7 +121,7 @@ async def _judge(graded: GradedTask, services: NodeServices, work: Work, copy: S
     )
     try:
         verdict = await grade(request)
-        if verdict.unreported:
+        if verdict.unreported or verdict.none_passed:
             await services.verifier_check.require(request, graded.sandbox.image_digest)
     except VerifierError as error:
         return GradeResult(judged=False, resolved=False, reason=f"not judged: {error}", components={})

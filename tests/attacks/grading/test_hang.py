@@ -24,7 +24,8 @@ async def test_naive_grader_does_not_judge_hang(arena: Arena) -> None:
 async def test_a_hang_earns_nothing(arena: Arena, code: str) -> None:
     verdict = await arena.ours(f"cat > pricing/cart.py <<'END'\n{CART}{code}END\n", timeout_s=3)
     assert verdict.reward == 0.0
-    assert verdict.reason == "the test command did not end within 3 s"
+    assert verdict.reason == "the test command did not end within 3 s, twice"
+    assert verdict.components["timeout_repeated"] == 1.0
 
 
 MEMORY = "def total(prices, discount=0):\n    return len(bytearray(b'x') * (1 << 40))\n"

@@ -8,11 +8,14 @@ from farm.core.change import Change
 from farm.core.rollout import Origin, check
 from farm.core.task import GradingMode, ReportFormat
 from farm.episode import NodeServices, run_episode
-from farm.grading import GradingRequest, UnfitTask, VerifierCheck, VerifierError
+from farm.grading import GradingRequest, UnfitTask, VerifierCheck, VerifierError, take_baseline
+from farm.learner_sandboxes.grading import GradedTask, grade_work
+from farm.learner_sandboxes.messages import GradeResult
 from farm.tasks.bundle import BundleFile, TaskBundle
+from farm.tasks.images import sandbox_spec
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.support.farm.episode_values import DONE, Scripted, create, order, say
-from tests.support.farm.tiny import MENDED, task
+from tests.support.farm.tiny import MENDED, TESTS, task
 
 pytestmark = pytest.mark.docker
 
@@ -55,6 +58,40 @@ async def test_episode_of_unfit_task_has_no_reward(tiny_image: str, docker_runti
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.error.retryable) == (Origin.TASK, False)
     assert why in rollout.error.message
+
+
+def never_passing(image: str) -> TaskBundle:
+    made = task(image)
+    return replace(made, tests={"tests/test_tiny.py": BundleFile(TESTS.replace(b"from tiny", b"from nosuchmodule"))})
+
+
+async def grade_in_learner_sandbox(unfit: TaskBundle, runtime: DockerRuntime) -> GradeResult:
+    async with runtime.scope(sandbox_spec(unfit.task, labels={})) as sandbox:
+        baseline = await take_baseline(sandbox, unfit.task.workspace)
+        await sandbox.write_file("/repo/tiny.py", MENDED.encode())
+        graded = GradedTask(unfit, sandbox, baseline)
+        return await grade_work(graded, NodeServices("n1", runtime), answer=None, lost=None)
+
+
+@pytest.mark.parametrize("name", UNFIT)
+async def test_learner_sandbox_of_unfit_task_is_not_judged(
+    tiny_image: str, docker_runtime: DockerRuntime, name: str
+) -> None:
+    report, command, script, why = UNFIT[name]
+    result = await grade_in_learner_sandbox(bundle(tiny_image, report, command, script), docker_runtime)
+    assert not result.judged
+    assert why in result.reason
+
+
+async def test_tests_that_never_pass_are_not_judged(tiny_image: str, docker_runtime: DockerRuntime) -> None:
+    unfit = never_passing(tiny_image)
+    policy = Scripted(say(create(MENDED, "tiny.py")), DONE)
+    rollout = await run_episode(order(), unfit, policy, NodeServices("n1", docker_runtime))
+    assert rollout.error is not None
+    assert (rollout.reward, rollout.error.origin) == (None, Origin.TASK)
+    result = await grade_in_learner_sandbox(unfit, docker_runtime)
+    assert not result.judged
+    assert "no test passes that should" in result.reason
 
 
 async def test_episode_that_breaks_its_verifier_earns_nothing(tiny_image: str, docker_runtime: DockerRuntime) -> None:
