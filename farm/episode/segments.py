@@ -26,12 +26,16 @@ FIRST_CONTEXT = ContextLabel(0, SegmentKind.MAIN)
 
 @dataclass(frozen=True, slots=True)
 class SampledReply:
-    """The tokens of one reply, with the id of its request and the context that it belongs to."""
+    """The tokens of one reply, with the id of its request and the context that it belongs to.
+
+    ``is_trained``: false for tokens that are not the policy's own choice, which are masked as those of a prompt.
+    """
 
     sampled: Sampled
     finish_reason: str
     request_id: str
     context: ContextLabel = FIRST_CONTEXT
+    is_trained: bool = True
 
 
 @dataclass(slots=True)
@@ -64,6 +68,11 @@ class _Open:
         for span in sampled.weight_versions:
             self.spans.append(WeightSpan(span.version, start + span.start, start + span.end))
 
+    def extend_untrained(self, reply: SampledReply) -> None:
+        self.extend_masked(reply.sampled.token_ids)
+        if not self.turns:
+            self.prompt_length = len(self.token_ids)
+
     def close(self) -> Segment:
         return Segment(
             token_ids=self.token_ids,
@@ -77,7 +86,7 @@ class _Open:
 
 
 def build_segments(replies: Iterable[SampledReply]) -> tuple[Segment, ...]:
-    """Return the segments of one conversation in order; each sampled token is in exactly one segment's mask."""
+    """Return the segments of one conversation in order; each token to train on is in exactly one segment's mask."""
     closed: list[Segment] = []
     current: _Open | None = None
     for reply in replies:
@@ -87,7 +96,10 @@ def build_segments(replies: Iterable[SampledReply]) -> tuple[Segment, ...]:
                 closed.append(current.close())
             current = _Open(array("i"), bytearray(), array("f"), len(prompt), reply.context)
         current.extend_masked(prompt[len(current.token_ids) :])
-        current.extend_sampled(reply)
+        if reply.is_trained:
+            current.extend_sampled(reply)
+        else:
+            current.extend_untrained(reply)
     if current is not None:
         closed.append(current.close())
     return tuple(closed)

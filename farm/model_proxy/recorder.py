@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 from farm.core.harness import DEFAULT_HARNESS, Harness, Thinking
 from farm.core.rollout import SegmentKind, StopReason
-from farm.model_proxy.conversations import Conversations, Exchange
+from farm.model_proxy.conversations import Conversations, Exchange, digests_of
 from farm.model_proxy.model_request import ModelRequest
 from farm.model_proxy.refusals import Refused, invalid
 from farm.model_proxy.reply_memory import ReplyMemory
@@ -21,6 +21,7 @@ from farm.policy.base import Message, Policy, PolicyError, Reply, ReplyOptions, 
 MOST_ADDED_CHARS = 16_000
 MOST_RESULT_CHARS = 100_000
 """Longer texts of an agent are cut in the record, because an agent decides how much it sends."""
+NOT_KEPT = "[... left out by the farm: the agent sent too much]"
 MOST_OPENING = 8
 """Number of first messages that describe an episode."""
 
@@ -29,12 +30,14 @@ MOST_OPENING = 8
 class RecordLimits:
     """Limits of an episode. ``max_turns`` bounds requests, also those that fail or whose client leaves.
 
-    ``reply_tokens``: the run's bound of one reply, which an agent can only lower.
+    ``reply_tokens``: the run's bound of one reply, which an agent can only lower. ``kept_chars``: the bound on all
+    texts of the agent in the record; further ones are left out.
     """
 
     max_turns: int
     max_tokens: int | None = None
     reply_tokens: int | None = None
+    kept_chars: int = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,9 @@ class Recorder:
     _busy: _Busy = field(default_factory=_Busy)
     _moment: int = 0
     _requested: int = 0
+    _kept_chars: int = 0
     _call_ids: set[str] = field(default_factory=set)
+    _preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         self._memory = ReplyMemory(keeps_thinking=self.harness.thinking is Thinking.KEEP)
@@ -118,8 +123,9 @@ class Recorder:
         """Return the policy's reply to a request, recorded. Raises Refused."""
         self._refuse_after_end()
         number, self._requested = self._requested, self._requested + 1
-        messages = self._memory.restore(request.messages)
-        began, started_at, asked_at = self._tick(), time.time(), time.monotonic()
+        began = self._tick()
+        messages, digests = await self._prepare(request.messages)
+        started_at, asked_at = time.time(), time.monotonic()
         self._busy.enter()
         try:
             reply = await self.policy.reply(messages, request.tools, self._options(request, number))
@@ -135,10 +141,19 @@ class Recorder:
                 code="context_length_exceeded",
                 param="messages",
             )
-        reply = self._with_own_ids(reply)
-        exchange = Exchange(messages, self._memory.add(reply), began, self._tick())
+        reply = replace(self._with_own_ids(reply), constrained=request.is_constrained)
+        exchange = Exchange(messages, digests, self._memory.add(reply), began, self._tick())
         self._record(exchange, reply, started_at, time.monotonic() - asked_at)
         return reply
+
+    async def _prepare(self, given: Sequence[Message]) -> tuple[list[Message], list[bytes]]:
+        """Return messages with earlier replies restored, and their digests. It runs in a thread, one at a time."""
+        async with self._preparing:
+            return await asyncio.to_thread(self._restored, given)
+
+    def _restored(self, given: Sequence[Message]) -> tuple[list[Message], list[bytes]]:
+        messages = self._memory.restore(given)
+        return messages, digests_of(messages)
 
     def _refuse_after_end(self) -> None:
         """End the episode if it has reached a limit. Raises Refused if it has ended."""
@@ -186,13 +201,20 @@ class Recorder:
         number = self._conversations.assign(reply.sampled, exchange)
         for message in exchange.messages:
             call_id = str(message.get("tool_call_id"))
-            if message["role"] == "tool" and call_id in self._call_ids:
-                self.results.setdefault(call_id, str(message.get("content") or "")[:MOST_RESULT_CHARS])
+            if message["role"] == "tool" and call_id in self._call_ids and call_id not in self.results:
+                self.results[call_id] = self._kept(str(message.get("content") or "")[:MOST_RESULT_CHARS])
         is_first = not self.replies
         if is_first:
             self.opening = tuple(exchange.messages[:MOST_OPENING])
-        added = "" if is_first else _added(exchange.messages)
+        added = "" if is_first else self._kept(_added(exchange.messages))
         self.replies.append(RecordedReply(reply, started_at, model_s, number, added))
+
+    def _kept(self, text: str) -> str:
+        """Return a text for the record, or a mark in its place if the record is full."""
+        if self._kept_chars + len(text) > self.limits.kept_chars:
+            return NOT_KEPT
+        self._kept_chars += len(text)
+        return text
 
     def _tick(self) -> int:
         self._moment += 1

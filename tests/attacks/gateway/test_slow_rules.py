@@ -1,18 +1,16 @@
 """An operator's token is stolen: rule documents whose parsing takes long. The gateway answers others meanwhile."""
 
 import asyncio
-import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import FrameType
 
 import httpx
 import pytest
 
 from farm.rewards.rules import MAX_KEY_PARTS, MAX_RULES_CHARS, MAX_TERMS
 from farm.store import Store
+from tests.support.attacks.called_threads import called_threads
 from tests.support.attacks.child import output_of
 from tests.support.gateway_server import AS_OPERATOR, running_gateway
 from tests.support.redis_server import running_store
@@ -76,28 +74,10 @@ async def test_hostile_rules_are_refused_while_others_are_answered(
     assert len(refused.content) < 2_000
 
 
-@contextmanager
-def observed_threads(function: str) -> Iterator[set[str]]:
-    """Yield the names of the threads in which a Python function is called; threads that run before are left out."""
-    seen: set[str] = set()
-
-    def observe(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code.co_name == function:
-            seen.add(threading.current_thread().name)
-
-    sys.setprofile(observe)
-    threading.setprofile(observe)
-    try:
-        yield seen
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-
-
 async def test_rules_are_parsed_beside_the_event_loop(store: Store) -> None:
-    with observed_threads("read_toml") as seen:
+    with called_threads("read_toml") as seen:
         put = await store.rules.put(DOUBLE, current=True)
         store.rules._parsed.clear()
         assert await store.rules.get(put.version) == put
-    assert seen
-    assert threading.current_thread().name not in seen
+    assert seen["read_toml"]
+    assert threading.current_thread().name not in seen["read_toml"]

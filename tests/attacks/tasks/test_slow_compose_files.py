@@ -21,7 +21,7 @@ STEPS_MAX = 600_000
 
 
 def steps(work: Callable[[], object]) -> int:
-    """Return the number of calls of Python functions in ``work``, up to where it ends or raises."""
+    """Return the number of calls of Python functions in ``work`` until it ends or raises."""
     count = 0
 
     def observe(frame: FrameType, event: str, argument: object) -> None:
