@@ -70,6 +70,14 @@ class Exchange:
         return _digest_with(self.digests[-1], self.reply)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The number of the context that a reply belongs to, and how many tokens the context had before it."""
+
+    context: int
+    tokens_before: int
+
+
 @dataclass(slots=True)
 class _Context:
     """``digest``: of all messages up to its last reply."""
@@ -98,18 +106,19 @@ class Conversations:
         self._contexts: list[_Context] = []
         self._conversations: list[_Conversation] = []
 
-    def assign(self, sampled: Sampled | None, exchange: Exchange) -> int:
-        """Return the number of the context that a reply belongs to."""
+    def assign(self, sampled: Sampled | None, exchange: Exchange) -> Place:
+        """Return the place of a reply. Its prompt is whole."""
         number = None if sampled is None else self._longest_start(sampled.prompt_token_ids)
         if number is None:
             number = len(self._contexts)
             self._contexts.append(_Context(self._conversation_of(exchange)))
         context = self._contexts[number]
+        place = Place(number, len(context.tokens))
         context.digest = exchange.digest
         if sampled is not None:
             context.tokens = sampled.prompt_token_ids + sampled.token_ids
         self._conversations[context.conversation].spans.append((exchange.began, exchange.ended))
-        return number
+        return place
 
     def kinds(self) -> list[SegmentKind]:
         """Return the kind of each context, by all that has happened so far."""

@@ -5,6 +5,7 @@ leaves is cancelled, and its tokens are not used.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -31,13 +32,15 @@ class RecordLimits:
     """Limits of an episode. ``max_turns`` bounds requests, also those that fail or whose client leaves.
 
     ``reply_tokens``: the run's bound of one reply, which an agent can only lower. ``kept_chars``: the bound on all
-    texts of the agent in the record; further ones are left out.
+    texts of the agent in the record; further ones are left out. ``kept_tokens``: the bound on the tokens of all
+    contexts; more do not fit into a rollout.
     """
 
     max_turns: int
     max_tokens: int | None = None
     reply_tokens: int | None = None
     kept_chars: int = 32 * 1024 * 1024
+    kept_tokens: int = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Recorder:
     _moment: int = 0
     _requested: int = 0
     _kept_chars: int = 0
+    _kept_tokens: int = 0
     _call_ids: set[str] = field(default_factory=set)
     _preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -158,10 +162,11 @@ class Recorder:
     def _refuse_after_end(self) -> None:
         """End the episode if it has reached a limit. Raises Refused if it has ended."""
         spent = sum(one.reply.completion_tokens for one in self.replies)
+        most = math.inf if self.limits.max_tokens is None else self.limits.max_tokens
         if not self.ended.done():
             if self._requested >= self.limits.max_turns:
                 self.ended.set_result(StopReason.MAX_TURNS)
-            elif self.limits.max_tokens is not None and spent >= self.limits.max_tokens:
+            elif self._kept_tokens >= self.limits.kept_tokens or spent >= most:
                 self.ended.set_result(StopReason.MAX_TOKENS)
         if self.ended.done():
             raise _over("a limit of the episode is reached")
@@ -198,7 +203,14 @@ class Recorder:
         return replace(reply, tool_calls=tuple(calls))
 
     def _record(self, exchange: Exchange, reply: Reply, started_at: float, model_s: float) -> None:
-        number = self._conversations.assign(reply.sampled, exchange)
+        place = self._conversations.assign(reply.sampled, exchange)
+        if reply.sampled is not None:
+            new = reply.sampled.prompt_token_ids[place.tokens_before :]
+            self._kept_tokens += len(new) + len(reply.sampled.token_ids)
+            reply = replace(
+                reply,
+                sampled=replace(reply.sampled, prompt_token_ids=new, context_tokens=place.tokens_before),
+            )
         for message in exchange.messages:
             call_id = str(message.get("tool_call_id"))
             if message["role"] == "tool" and call_id in self._call_ids and call_id not in self.results:
@@ -207,7 +219,7 @@ class Recorder:
         if is_first:
             self.opening = tuple(exchange.messages[:MOST_OPENING])
         added = "" if is_first else self._kept(_added(exchange.messages))
-        self.replies.append(RecordedReply(reply, started_at, model_s, number, added))
+        self.replies.append(RecordedReply(reply, started_at, model_s, place.context, added))
 
     def _kept(self, text: str) -> str:
         """Return a text for the record, or a mark in its place if the record is full."""

@@ -27,12 +27,15 @@ class Sampled:
     """The engine's own tokens of one reply: nothing here was re-tokenised.
 
     ``prompt_token_ids`` int32[P]; ``token_ids`` int32[T]; ``logprobs`` float32[T]; spans count from the first of T.
+    ``context_tokens``: how many tokens of the prompt are left out at its beginning, because the earlier replies of the
+    context have them.
     """
 
     prompt_token_ids: array[int]
     token_ids: array[int]
     logprobs: array[float]
     weight_versions: tuple[WeightSpan, ...]
+    context_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import h11
+import httpx
 import pytest
 
+from farm.core.rollout import StopReason
 from farm.model_proxy import RecordLimits
 from farm.model_proxy.http_server import HEAD_LINES_MAX, PARTS_MAX
 from farm.model_proxy.model_request import ModelRequest
 from farm.model_proxy.recorder import NOT_KEPT
 from tests.support.attacks.called_threads import called_threads
 from tests.support.attacks.child import output_of
-from tests.support.farm.model_calls import MESSAGES, TOOLS
+from tests.support.farm.model_calls import MESSAGES, TOOLS, segment_mismatches
 from tests.support.farm.proxied_model import KEY, ProxiedModel, proxied
 
 CHAT, RESPONSES, ANTHROPIC = "/openai/v1/chat/completions", "/openai/v1/responses", "/anthropic/v1/messages"
@@ -226,3 +228,32 @@ async def test_texts_of_the_agent_in_the_record_are_bounded() -> None:
     assert sum(map(len, texts)) > 5_000
     assert sum(len(text) for text in texts if text != NOT_KEPT) <= 10_000
     assert NOT_KEPT in texts
+
+
+async def test_prompts_that_grow_are_kept_once(proxy: ProxiedModel) -> None:
+    """A conversation of many turns would otherwise hold each of its prompts: a quadratic number of tokens."""
+    messages: list[dict[str, Any]] = [*MESSAGES]
+    prompts = 0
+    for _ in range(12):
+        answer = await proxy.post(CHAT, {"messages": messages})
+        prompts += answer["usage"]["prompt_tokens"]
+        messages += [answer["choices"][0]["message"], {"role": "user", "content": "go on"}]
+    sampled = [one.reply.sampled for one in proxy.recorder.replies if one.reply.sampled]
+    kept = sum(len(one.prompt_token_ids) + len(one.token_ids) for one in sampled)
+    assert len(sampled) == 12
+    assert kept == sum(len(segment.token_ids) for segment in proxy.segments)
+    assert kept < prompts
+    assert sum(map(segment_mismatches, proxy.segments)) == 0
+
+
+async def test_contexts_of_an_episode_are_bounded() -> None:
+    """Each request opens a context of its own, whose tokens no other one shares."""
+    async with proxied(limits=RecordLimits(max_turns=1000, kept_tokens=2_000)) as proxy:
+        answers: list[httpx.Response] = []
+        while not answers or answers[-1].status_code == 200:
+            content = f"{len(answers)} " + "word " * 300
+            answers.append(await proxy.http.post(CHAT, json={"messages": [{"role": "user", "content": content}]}))
+        assert proxy.recorder.ended.result() is StopReason.MAX_TOKENS
+    assert answers[-1].status_code == 503
+    assert answers[-1].json()["error"]["code"] == "episode_ended"
+    assert 2 < len(answers) < 12

@@ -47,7 +47,7 @@ class Script:
         spans = (WeightSpan(1, 0, count),) if count else ()
         sampled = Sampled(array("i", prompt), array("i", tokens), array("f", [-1.0] * count), spans)
         exchange = Exchange(messages, digests_of(messages), assistant(str(tokens)), began, self.moment())
-        self.contexts.append(self.conversations.assign(sampled, exchange))
+        self.contexts.append(self.conversations.assign(sampled, exchange).context)
         self.replies.append(SampledReply(sampled, "stop", f"r{len(self.replies)}"))
         return [*prompt, *tokens]
 
@@ -165,5 +165,5 @@ def test_reply_without_tokens_continues_by_messages() -> None:
     later = [user("task"), assistant("a"), user("on")]
     first = Exchange(opening, digests_of(opening), assistant("a"), 0, 1)
     second = Exchange(later, digests_of(later), assistant("b"), 2, 3)
-    assert [conversations.assign(None, first), conversations.assign(None, second)] == [0, 1]
+    assert [conversations.assign(None, one).context for one in (first, second)] == [0, 1]
     assert conversations.kinds() == [MAIN, MAIN]
