@@ -6,6 +6,7 @@ this image. Tests run in the image of the task.
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -19,6 +20,8 @@ from sandboxes.spec import SandboxSpec
 
 BUILD_S = 1800.0
 INSTALL_SCRIPT = "install-agent.sh"
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*|")
+"""A user as a Dockerfile takes it. The author of an image decides this text, which could be further instructions."""
 _BASE_DIGEST_LABEL = "org.opencontainers.image.base.digest"
 
 
@@ -51,7 +54,7 @@ async def ensure_agent_image(task: Task, agent: Agent, images: ImageStore) -> No
     existing = await images.inspect(name)
     if existing is not None and existing.labels.get(_BASE_DIGEST_LABEL) == task_image.digest:
         return
-    context = {"Dockerfile": _dockerfile(task_image, agent).encode()}
+    context = {"Dockerfile": dockerfile_with_agent(task_image, agent).encode()}
     if agent.install:
         context[INSTALL_SCRIPT] = agent.install.encode()
     try:
@@ -60,8 +63,13 @@ async def ensure_agent_image(task: Task, agent: Agent, images: ImageStore) -> No
         raise ImageError(f"the agent {agent.name} cannot be installed in {base}: {error}") from None
 
 
-def _dockerfile(base: ImageInfo, agent: Agent) -> str:
-    """Return the steps that install an agent as root, and then restore the user of the image."""
+def dockerfile_with_agent(base: ImageInfo, agent: Agent) -> str:
+    """Return the steps that install an agent as root, and then restore the user of the image.
+
+    Raises ImageError if the user of the image is no name.
+    """
+    if not _USER.fullmatch(base.user):
+        raise ImageError(f"{base.name} has the user {base.user[:100]!r}; name one with USER, by letters and digits")
     lines = [f"FROM {base.name}", f'LABEL {_BASE_DIGEST_LABEL}="{base.digest}"', "USER root"]
     if agent.pip:
         python = f"{AGENT_DIR}/bin/python"

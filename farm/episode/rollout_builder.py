@@ -181,10 +181,10 @@ def _status(stop: StopReason) -> Status:
 def _segments(result: EpisodeResult) -> tuple[Segment, ...]:
     """Return no segment unless every reply came with the engine's own tokens, because a gap makes the data useless."""
     sampled = [
-        SampledReply(reply.sampled, reply.finish_reason, reply.request_id, context)
+        SampledReply(reply.sampled, reply.finish_reason, reply.request_id, context, is_trained=not reply.constrained)
         for reply, context in zip(result.replies, result.contexts, strict=True)
         if reply.sampled is not None
     ]
-    if len(sampled) < len(result.replies):
+    if len(sampled) < len(result.replies) or not any(reply.is_trained for reply in sampled):
         return ()
     return build_segments(sorted(sampled, key=lambda reply: reply.context.number))  # an agent may interleave contexts

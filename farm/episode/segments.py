@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from farm.core.rollout import Segment, SegmentKind, SegmentTurn, WeightSpan
+from farm.core.rollout import InvalidRollout, Segment, SegmentKind, SegmentTurn, WeightSpan
 from farm.policy.base import Sampled
 
 
@@ -26,12 +26,16 @@ FIRST_CONTEXT = ContextLabel(0, SegmentKind.MAIN)
 
 @dataclass(frozen=True, slots=True)
 class SampledReply:
-    """The tokens of one reply, with the id of its request and the context that it belongs to."""
+    """The tokens of one reply, with the id of its request and the context that it belongs to.
+
+    ``is_trained``: false for tokens that are not the policy's own choice, which are masked as those of a prompt.
+    """
 
     sampled: Sampled
     finish_reason: str
     request_id: str
     context: ContextLabel = FIRST_CONTEXT
+    is_trained: bool = True
 
 
 @dataclass(slots=True)
@@ -47,8 +51,10 @@ class _Open:
     turns: list[SegmentTurn] = field(default_factory=list)
 
     def continues_with(self, reply: SampledReply) -> bool:
-        prompt = reply.sampled.prompt_token_ids
-        return reply.context == self.context and prompt[: len(self.token_ids)] == self.token_ids
+        sampled = reply.sampled
+        if sampled.context_tokens:
+            return reply.context == self.context and len(self.token_ids) == sampled.context_tokens
+        return reply.context == self.context and sampled.prompt_token_ids[: len(self.token_ids)] == self.token_ids
 
     def extend_masked(self, tokens: "array[int]") -> None:
         self.token_ids.extend(tokens)
@@ -64,6 +70,11 @@ class _Open:
         for span in sampled.weight_versions:
             self.spans.append(WeightSpan(span.version, start + span.start, start + span.end))
 
+    def extend_untrained(self, reply: SampledReply) -> None:
+        self.extend_masked(reply.sampled.token_ids)
+        if not self.turns:
+            self.prompt_length = len(self.token_ids)
+
     def close(self) -> Segment:
         return Segment(
             token_ids=self.token_ids,
@@ -77,17 +88,25 @@ class _Open:
 
 
 def build_segments(replies: Iterable[SampledReply]) -> tuple[Segment, ...]:
-    """Return the segments of one conversation in order; each sampled token is in exactly one segment's mask."""
+    """Return the segments of one conversation in order; each token to train on is in exactly one segment's mask.
+
+    Raises InvalidRollout if a reply whose prompt is left out does not follow the reply that has it.
+    """
     closed: list[Segment] = []
     current: _Open | None = None
     for reply in replies:
         prompt = reply.sampled.prompt_token_ids
         if current is None or not current.continues_with(reply):
+            if reply.sampled.context_tokens:
+                raise InvalidRollout(f"the reply {reply.request_id} continues a context that is not the one before it")
             if current is not None:
                 closed.append(current.close())
             current = _Open(array("i"), bytearray(), array("f"), len(prompt), reply.context)
-        current.extend_masked(prompt[len(current.token_ids) :])
-        current.extend_sampled(reply)
+        current.extend_masked(prompt if reply.sampled.context_tokens else prompt[len(current.token_ids) :])
+        if reply.is_trained:
+            current.extend_sampled(reply)
+        else:
+            current.extend_untrained(reply)
     if current is not None:
         closed.append(current.close())
     return tuple(closed)

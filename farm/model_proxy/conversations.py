@@ -33,14 +33,27 @@ _TAIL = 32
 """Tokens that are compared first, because contexts of an agent mostly have the same beginning."""
 
 
+def digests_of(messages: Sequence[Message]) -> list[bytes]:
+    """Return a digest of the messages up to each of them."""
+    found: list[bytes] = []
+    for message in messages:
+        found.append(_digest_with(found[-1] if found else b"", message))
+    return found
+
+
+def _digest_with(digest: bytes, message: Message) -> bytes:
+    return hashlib.sha256(digest + json.dumps(message, sort_keys=True).encode()).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """The messages of a request and the message of its reply.
+    """The messages of a request, with ``digests_of`` them, and the message of its reply.
 
     ``began`` and ``ended``: the moments of the request and its reply, in the order of all moments of an episode.
     """
 
     messages: Sequence[Message]
+    digests: Sequence[bytes]
     reply: Message
     began: int
     ended: int
@@ -51,13 +64,18 @@ class Exchange:
         leading = itertools.takewhile(lambda message: message["role"] == "system", self.messages)
         return "\n".join(str(message["content"]) for message in leading) or str(self.messages[0]["content"])
 
-    def digests(self) -> list[bytes]:
-        """Return a digest of the messages up to each of them, and at last of all of them with the reply."""
-        digest, found = hashlib.sha256(), []
-        for message in (*self.messages, self.reply):
-            digest.update(json.dumps(message, sort_keys=True).encode())
-            found.append(digest.digest())
-        return found
+    @property
+    def digest(self) -> bytes:
+        """The digest of all messages with the reply."""
+        return _digest_with(self.digests[-1], self.reply)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The number of the context that a reply belongs to, and how many tokens the context had before it."""
+
+    context: int
+    tokens_before: int
 
 
 @dataclass(slots=True)
@@ -88,19 +106,19 @@ class Conversations:
         self._contexts: list[_Context] = []
         self._conversations: list[_Conversation] = []
 
-    def assign(self, sampled: Sampled | None, exchange: Exchange) -> int:
-        """Return the number of the context that a reply belongs to."""
-        *before, after = exchange.digests()
+    def assign(self, sampled: Sampled | None, exchange: Exchange) -> Place:
+        """Return the place of a reply. Its prompt is whole."""
         number = None if sampled is None else self._longest_start(sampled.prompt_token_ids)
         if number is None:
             number = len(self._contexts)
-            self._contexts.append(_Context(self._conversation_of(before, exchange)))
+            self._contexts.append(_Context(self._conversation_of(exchange)))
         context = self._contexts[number]
-        context.digest = after
+        place = Place(number, len(context.tokens))
+        context.digest = exchange.digest
         if sampled is not None:
             context.tokens = sampled.prompt_token_ids + sampled.token_ids
         self._conversations[context.conversation].spans.append((exchange.began, exchange.ended))
-        return number
+        return place
 
     def kinds(self) -> list[SegmentKind]:
         """Return the kind of each context, by all that has happened so far."""
@@ -113,9 +131,9 @@ class Conversations:
         found = [number for number, one in enumerate(self._contexts) if one.tokens and one.is_start_of(prompt)]
         return max(found, key=lambda number: len(self._contexts[number].tokens), default=None)
 
-    def _conversation_of(self, before: list[bytes], exchange: Exchange) -> int:
+    def _conversation_of(self, exchange: Exchange) -> int:
         """Return the conversation that a new context belongs to: one that the messages continue, or a new one."""
-        places = {digest: place for place, digest in enumerate(before)}
+        places = {digest: place for place, digest in enumerate(exchange.digests)}
         continued = [context for context in self._contexts if context.digest in places]
         if continued:
             return max(continued, key=lambda context: places[context.digest]).conversation

@@ -1,12 +1,14 @@
 """A small HTTP/1.1 server on a listening socket of a sandbox, with bounds on what a hostile client costs.
 
 The sandbox decides all bytes that arrive. Connections, the head and the body of a request, and the time that each may
-take are limited. At most ``LARGE_AT_ONCE`` bodies above ``LARGE_BYTES`` are in memory at a time.
+take are limited. At most ``LARGE_AT_ONCE`` bodies above ``LARGE_BYTES`` are in memory at a time. Parsing takes at most
+a part of the event loop (``loop_share``).
 """
 
 import asyncio
 import contextlib
 import logging
+import re
 import socket
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
@@ -16,14 +18,20 @@ from typing import Protocol
 
 import h11
 
+from farm.model_proxy.loop_share import LoopShare
 from farm.model_proxy.refusals import HttpResponse, Refused
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 LARGE_BYTES = 1024 * 1024
 LARGE_AT_ONCE = 4
 MAX_CONNECTIONS = 32
-HEAD_BYTES_MAX = 32 * 1024
+HEAD_BYTES_MAX = 16 * 1024
+HEAD_LINES_MAX = 200
+PARTS_MAX = 10_000
+"""Limit for the parts in which a body comes: each chunk of a chunked body is one, and costs as much as a long one."""
 CHUNK = 64 * 1024
+_HEAD_CHUNK = 4 * 1024
+_HEAD_END = re.compile(rb"\n\r?\n")
 IDLE_S = 300.0
 """Seconds for which a connection may wait for its next request."""
 BODY_S = 60.0
@@ -65,10 +73,11 @@ class Handler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """Bounds on all connections of a server: large bodies in memory, and requests one after the other."""
+    """Bounds on all connections of a server: large bodies in memory, requests one after the other, and parsing."""
 
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LARGE_AT_ONCE))
     pace: asyncio.Lock = field(default_factory=asyncio.Lock)
+    share: LoopShare = field(default_factory=LoopShare)
 
 
 class HttpServer:
@@ -161,20 +170,44 @@ class _Connection:
 
     async def _read_head(self) -> RequestHead | None:
         async with asyncio.timeout(IDLE_S):
-            event = await self._event()
+            event = await self._head_event()
         if not isinstance(event, h11.Request):
             return None
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
         path = event.target.decode("latin-1").partition("?")[0]
         return RequestHead(event.method.decode("latin-1"), path, headers)
 
+    async def _head_event(self) -> object:
+        """Return the event of a head. Its lines are counted before h11 parses any. Raises Refused."""
+        while True:
+            received, is_closed = self._parser.trailing_data
+            end = _HEAD_END.search(received)
+            if received.count(b"\n", 0, end.end() if end else len(received)) > HEAD_LINES_MAX:
+                raise Refused(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                    f"the head has more than {HEAD_LINES_MAX} lines; send fewer headers",
+                    code="too_many_headers",
+                )
+            if end or is_closed or len(received) > HEAD_BYTES_MAX:
+                event = await self._bounds.share.run(self._parser.next_event)
+                if event is not h11.NEED_DATA:
+                    return event
+            self._parser.receive_data(await self._reader.read(_HEAD_CHUNK))
+
     async def _read_body(self, held: contextlib.AsyncExitStack) -> bytes:
         """Return a body within its bounds. A large one holds a place until its request is served."""
-        body = bytearray()
+        body, parts = bytearray(), 0
         if self._parser.they_are_waiting_for_100_continue:
             await self._write(self._parser.send(h11.InformationalResponse(status_code=100, headers=[])))
         async with asyncio.timeout(BODY_S) as deadline:
             while isinstance(event := await self._event(), h11.Data):
+                parts += 1
+                if parts > PARTS_MAX:
+                    raise Refused(
+                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                        f"the body comes in more than {PARTS_MAX} parts; send it with Content-Length",
+                        code="too_many_parts",
+                    )
                 if len(body) <= LARGE_BYTES < len(body) + len(event.data):
                     deadline.reschedule(None)
                     await held.enter_async_context(self._bounds.large)
@@ -189,7 +222,7 @@ class _Connection:
         return bytes(body)
 
     async def _event(self) -> object:
-        while (event := self._parser.next_event()) is h11.NEED_DATA:
+        while (event := await self._bounds.share.run(self._parser.next_event)) is h11.NEED_DATA:
             self._parser.receive_data(await self._reader.read(CHUNK))
         return event
 

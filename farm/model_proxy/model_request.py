@@ -12,8 +12,11 @@ from farm.core.nesting_limit import TooDeep, read_json
 from farm.model_proxy.refusals import Refused, invalid
 from farm.policy.base import Message, ToolCall
 
-MAX_TOOLS_BYTES = 1024 * 1024
-"""Limit of the tool schemas of a request, which are built as Python objects."""
+MAX_VALUE_BYTES = 1024 * 1024
+"""Limit of a field of any form, which is built as Python objects."""
+MAX_TOOLS_BYTES = 256 * 1024
+MAX_OPTION_BYTES = 64 * 1024
+"""Limits of tool schemas and of other options, which the engine of all episodes reads too."""
 NULL = Raw(b"null")
 
 Parsed = TypeVar("Parsed")
@@ -36,6 +39,16 @@ class ModelRequest:
     parallel_calls: bool = True
     stream: bool = False
     wants_usage: bool = False
+
+    @property
+    def is_constrained(self) -> bool:
+        """True if the agent, and not the policy alone, decides which tokens are sampled.
+
+        An agent could otherwise have a text of its own sampled, by a schema that admits no other.
+        """
+        form = self.fields.get("response_format")
+        kind = form.get("type") if isinstance(form, dict) else form
+        return self.fields.get("tool_choice", "auto") not in ("auto", "none") or kind not in (None, "text")
 
 
 class TextPart(Struct):
@@ -70,10 +83,10 @@ def text_of(content: Content, where: str) -> str:
     return "\n".join(part.text for part in content)
 
 
-def read_value(raw: Raw, where: str) -> Any:
+def read_value(raw: Raw, where: str, most_bytes: int = MAX_VALUE_BYTES) -> Any:
     """Return a field of any form as Python objects, within bounds of size and depth. Raises Refused."""
-    if len(bytes(raw)) > MAX_TOOLS_BYTES:
-        raise invalid(f"{where} is longer than {MAX_TOOLS_BYTES} bytes", where)
+    if len(bytes(raw)) > most_bytes:
+        raise invalid(f"{where} is longer than {most_bytes} bytes", where)
     try:
         return read_json(bytes(raw))
     except TooDeep:
@@ -84,7 +97,7 @@ def read_value(raw: Raw, where: str) -> Any:
 
 def read_objects(raw: Raw, where: str) -> tuple[Mapping[str, Any], ...]:
     """Return a list of objects, empty if it is null. Raises Refused."""
-    value = read_value(raw, where)
+    value = read_value(raw, where, MAX_TOOLS_BYTES)
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from farm.model_proxy.dialects import chat_completions, messages, responses
-from farm.model_proxy.http_server import LARGE_BYTES, HttpServer, RequestHead
+from farm.model_proxy.http_server import HttpServer, RequestHead
 from farm.model_proxy.model_request import ModelRequest, dump
 from farm.model_proxy.recorder import Recorder
 from farm.model_proxy.refusals import JSON_TYPE, HttpResponse, Refused, render
@@ -22,6 +22,8 @@ from sandboxes.interface import Sandbox
 MODEL_PORT = 3129
 """The port of the proxy inside a sandbox, at 127.0.0.1."""
 EVENT_STREAM = "text/event-stream"
+INLINE_BYTES = 4 * 1024
+"""A body up to this length is parsed on the event loop, any other in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class ModelProxy:
         self._recorder = recorder
         self._settings = settings
         self._created = int(time.time())
+        self._parsing = asyncio.Lock()
         self._server: HttpServer | None = None
         self._listener: socket.socket | None = None
 
@@ -99,14 +102,20 @@ class ModelProxy:
         if head.path not in _APIS:
             return self._models(head.path)
         api = _APIS[head.path]
-        large = len(body) > LARGE_BYTES
-        request = await asyncio.to_thread(api.parse, body) if large else api.parse(body)
+        request = await self._parse(api, body)
         self._check_model(request.model)
         reply = await self._recorder.reply(request)
         reply_id, now = secrets.token_hex(12), int(time.time())
         if request.stream:
             return HttpResponse(HTTPStatus.OK, EVENT_STREAM, b"".join(api.events(reply, request, reply_id, now)))
         return _json(api.answer(reply, request, reply_id, now))
+
+    async def _parse(self, api: _Api, body: bytes) -> ModelRequest:
+        """Translate a body, one at a time: a sandbox takes at most one thread for it. Raises Refused."""
+        if len(body) <= INLINE_BYTES:
+            return api.parse(body)
+        async with self._parsing:
+            return await asyncio.to_thread(api.parse, body)
 
     def refuse(self, refused: Refused, path: str) -> HttpResponse:
         """Return the refusal in the form of the API at ``path``."""

@@ -5,6 +5,7 @@ leaves is cancelled, and its tokens are not used.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from http import HTTPStatus
 
 from farm.core.harness import DEFAULT_HARNESS, Harness, Thinking
 from farm.core.rollout import SegmentKind, StopReason
-from farm.model_proxy.conversations import Conversations, Exchange
+from farm.model_proxy.conversations import Conversations, Exchange, digests_of
 from farm.model_proxy.model_request import ModelRequest
 from farm.model_proxy.refusals import Refused, invalid
 from farm.model_proxy.reply_memory import ReplyMemory
@@ -21,6 +22,7 @@ from farm.policy.base import Message, Policy, PolicyError, Reply, ReplyOptions, 
 MOST_ADDED_CHARS = 16_000
 MOST_RESULT_CHARS = 100_000
 """Longer texts of an agent are cut in the record, because an agent decides how much it sends."""
+NOT_KEPT = "[... left out by the farm: the agent sent too much]"
 MOST_OPENING = 8
 """Number of first messages that describe an episode."""
 
@@ -29,12 +31,16 @@ MOST_OPENING = 8
 class RecordLimits:
     """Limits of an episode. ``max_turns`` bounds requests, also those that fail or whose client leaves.
 
-    ``reply_tokens``: the run's bound of one reply, which an agent can only lower.
+    ``reply_tokens``: the run's bound of one reply, which an agent can only lower. ``kept_chars``: the bound on all
+    texts of the agent in the record; further ones are left out. ``kept_tokens``: the bound on the tokens of all
+    contexts; more do not fit into a rollout.
     """
 
     max_turns: int
     max_tokens: int | None = None
     reply_tokens: int | None = None
+    kept_chars: int = 32 * 1024 * 1024
+    kept_tokens: int = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,10 @@ class Recorder:
     _busy: _Busy = field(default_factory=_Busy)
     _moment: int = 0
     _requested: int = 0
+    _kept_chars: int = 0
+    _kept_tokens: int = 0
     _call_ids: set[str] = field(default_factory=set)
+    _preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         self._memory = ReplyMemory(keeps_thinking=self.harness.thinking is Thinking.KEEP)
@@ -118,8 +127,9 @@ class Recorder:
         """Return the policy's reply to a request, recorded. Raises Refused."""
         self._refuse_after_end()
         number, self._requested = self._requested, self._requested + 1
-        messages = self._memory.restore(request.messages)
-        began, started_at, asked_at = self._tick(), time.time(), time.monotonic()
+        began = self._tick()
+        messages, digests = await self._prepare(request.messages)
+        started_at, asked_at = time.time(), time.monotonic()
         self._busy.enter()
         try:
             reply = await self.policy.reply(messages, request.tools, self._options(request, number))
@@ -135,18 +145,28 @@ class Recorder:
                 code="context_length_exceeded",
                 param="messages",
             )
-        reply = self._with_own_ids(reply)
-        exchange = Exchange(messages, self._memory.add(reply), began, self._tick())
+        reply = replace(self._with_own_ids(reply), constrained=request.is_constrained)
+        exchange = Exchange(messages, digests, self._memory.add(reply), began, self._tick())
         self._record(exchange, reply, started_at, time.monotonic() - asked_at)
         return reply
+
+    async def _prepare(self, given: Sequence[Message]) -> tuple[list[Message], list[bytes]]:
+        """Return messages with earlier replies restored, and their digests. It runs in a thread, one at a time."""
+        async with self._preparing:
+            return await asyncio.to_thread(self._restored, given)
+
+    def _restored(self, given: Sequence[Message]) -> tuple[list[Message], list[bytes]]:
+        messages = self._memory.restore(given)
+        return messages, digests_of(messages)
 
     def _refuse_after_end(self) -> None:
         """End the episode if it has reached a limit. Raises Refused if it has ended."""
         spent = sum(one.reply.completion_tokens for one in self.replies)
+        most = math.inf if self.limits.max_tokens is None else self.limits.max_tokens
         if not self.ended.done():
             if self._requested >= self.limits.max_turns:
                 self.ended.set_result(StopReason.MAX_TURNS)
-            elif self.limits.max_tokens is not None and spent >= self.limits.max_tokens:
+            elif self._kept_tokens >= self.limits.kept_tokens or spent >= most:
                 self.ended.set_result(StopReason.MAX_TOKENS)
         if self.ended.done():
             raise _over("a limit of the episode is reached")
@@ -183,16 +203,30 @@ class Recorder:
         return replace(reply, tool_calls=tuple(calls))
 
     def _record(self, exchange: Exchange, reply: Reply, started_at: float, model_s: float) -> None:
-        number = self._conversations.assign(reply.sampled, exchange)
+        place = self._conversations.assign(reply.sampled, exchange)
+        if reply.sampled is not None:
+            new = reply.sampled.prompt_token_ids[place.tokens_before :]
+            self._kept_tokens += len(new) + len(reply.sampled.token_ids)
+            reply = replace(
+                reply,
+                sampled=replace(reply.sampled, prompt_token_ids=new, context_tokens=place.tokens_before),
+            )
         for message in exchange.messages:
             call_id = str(message.get("tool_call_id"))
-            if message["role"] == "tool" and call_id in self._call_ids:
-                self.results.setdefault(call_id, str(message.get("content") or "")[:MOST_RESULT_CHARS])
+            if message["role"] == "tool" and call_id in self._call_ids and call_id not in self.results:
+                self.results[call_id] = self._kept(str(message.get("content") or "")[:MOST_RESULT_CHARS])
         is_first = not self.replies
         if is_first:
             self.opening = tuple(exchange.messages[:MOST_OPENING])
-        added = "" if is_first else _added(exchange.messages)
-        self.replies.append(RecordedReply(reply, started_at, model_s, number, added))
+        added = "" if is_first else self._kept(_added(exchange.messages))
+        self.replies.append(RecordedReply(reply, started_at, model_s, place.context, added))
+
+    def _kept(self, text: str) -> str:
+        """Return a text for the record, or a mark in its place if the record is full."""
+        if self._kept_chars + len(text) > self.limits.kept_chars:
+            return NOT_KEPT
+        self._kept_chars += len(text)
+        return text
 
     def _tick(self) -> int:
         self._moment += 1

@@ -12,7 +12,10 @@ from farm.core.nesting_limit import read_json
 from farm.model_proxy.model_request import assistant
 from farm.policy.base import Message, Reply
 
-_Key = tuple[str, tuple[tuple[str, str, str], ...]]
+MOST_GROWTH, MOST_MORE_CHARS = 8, 1_000
+"""Arguments that exceed their original by both are not parsed: another form of the same JSON is shorter."""
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class ReplyMemory:
@@ -36,7 +39,7 @@ class ReplyMemory:
         if message.get("role") != "assistant":
             return message
         known = self._replies.get(_key(message))
-        if known is not None:
+        if known is not None and all(map(_is_same, _arguments(known), _arguments(message))):
             return known
         if self._keeps_thinking:
             return message
@@ -44,9 +47,24 @@ class ReplyMemory:
 
 
 def _key(message: Message) -> _Key:
-    calls: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
-    named = tuple((call["id"], call["function"]["name"], _canonical(call["function"]["arguments"])) for call in calls)
+    """Return the text of a message and the ids and names of its calls. The ids are unique in an episode."""
+    named = tuple((call["id"], call["function"]["name"]) for call in _calls(message))
     return str(message.get("content") or "").strip(), named
+
+
+def _calls(message: Message) -> Sequence[Mapping[str, Any]]:
+    return message.get("tool_calls") or ()
+
+
+def _arguments(message: Message) -> list[str]:
+    return [call["function"]["arguments"] for call in _calls(message)]
+
+
+def _is_same(known: str, sent: str) -> bool:
+    """Return True if an agent sent arguments in another form. An agent decides what it sends, so little is parsed."""
+    if known == sent:
+        return True
+    return len(sent) <= MOST_GROWTH * len(known) + MOST_MORE_CHARS and _canonical(known) == _canonical(sent)
 
 
 def _canonical(arguments: str) -> str:

@@ -25,14 +25,19 @@ with required("harbor"):
         NO_TIMEOUT_S,
         LocalSandboxes,
         SandboxUser,
+        check_archive,
         local_sandboxes,
+        read_whole,
         text_of,
     )
     from sandboxes import Sandbox, SandboxLimits, SandboxSpec
 
 OUTPUT_MAX = 16 * 1024 * 1024
+DOWNLOAD_MAX = 512 * 1024 * 1024
+UNPACKED_MAX = 2 * 1024 * 1024 * 1024
+FILES_MAX = 100_000
+"""Bounds on what a sandbox, whose content is hostile, can put into the memory and onto the disk of this machine."""
 NO_HOSTS = "none"
-_PART = 16 * 1024 * 1024
 _ARCHIVE_S = 600.0
 
 
@@ -143,7 +148,7 @@ class FarmEnvironment(BaseEnvironment):
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         target = Path(target_path)
-        content = await self._read(source_path)
+        content = await read_whole(self._running, source_path, DOWNLOAD_MAX)
         target.parent.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(target.write_bytes, content)
 
@@ -151,9 +156,10 @@ class FarmEnvironment(BaseEnvironment):
         archive = _archive_path()
         try:
             await self._archive(remote_pack_command(source_dir, archive), f"download of {source_dir}")
-            packed = await self._read(archive)
+            packed = await read_whole(self._running, archive, DOWNLOAD_MAX)
         finally:
             await self._running.remove_path(archive)
+        await asyncio.to_thread(check_archive, packed, UNPACKED_MAX, FILES_MAX)
         await asyncio.to_thread(extract_dir_from_bytes, packed, target_dir)
 
     @property
@@ -200,14 +206,6 @@ class FarmEnvironment(BaseEnvironment):
         done = await self._running.exec(["sh", "-c", command], timeout_s=_ARCHIVE_S, merge_stderr=True)
         if done.exit_code != 0:
             raise RuntimeError(f"{work} failed: {text_of(done.stdout).strip()[-500:]}")
-
-    async def _read(self, path: str) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        while part := await self._running.read_file(path, offset=size, limit=_PART):
-            parts.append(part)
-            size += len(part)
-        return b"".join(parts)
 
 
 def _parse_hosts(given: str | Sequence[str] | None) -> tuple[str, ...] | None:

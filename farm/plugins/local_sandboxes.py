@@ -5,7 +5,12 @@ share one runtime, because it takes longer to open than a sandbox takes to start
 """
 
 import asyncio
+import gzip
 import hashlib
+import io
+import itertools
+import tarfile
+import zlib
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -27,6 +32,8 @@ NO_TIMEOUT_S = 86_400.0
 """Time-out of a command for which the tool names none."""
 
 _BUILD_S = 600.0
+_PART = 16 * 1024 * 1024
+_PIECE = 1024 * 1024
 
 
 class LocalSandboxes:
@@ -128,6 +135,32 @@ class SandboxUser:
             return ""
         own = "/".join(sorted(self._names)) or "unknown"
         return f"user {user!r} is not the user of the image ({own}); a sandbox has no capabilities to change the user"
+
+
+async def read_whole(sandbox: Sandbox, path: str, most_bytes: int) -> bytes:
+    """Return the content of a file, in parts. Raises PathError, and ValueError if the file is longer, or grows so."""
+    content = bytearray()
+    while part := await sandbox.read_file(path, offset=len(content), limit=_PART):
+        content += part
+        if len(content) > most_bytes:
+            raise ValueError(f"{path} has more than {most_bytes} bytes; remove large files in the sandbox first")
+    return bytes(content)
+
+
+def check_archive(packed: bytes, most_bytes: int, most_files: int) -> None:
+    """Raise ValueError if a gzipped tar archive of a sandbox unpacks to more than this, or is none."""
+    unpacked = 0
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+            while piece := stream.read(_PIECE):
+                unpacked += len(piece)
+                if unpacked > most_bytes:
+                    raise ValueError(f"the archive unpacks to more than {most_bytes} bytes; download fewer files")
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r|gz") as archive:
+            if sum(1 for _ in itertools.islice(archive, most_files + 1)) > most_files:
+                raise ValueError(f"the archive holds more than {most_files} files; download fewer")
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise ValueError(f"the archive that the sandbox made cannot be read: {error}") from None
 
 
 def text_of(capture: Capture) -> str:

@@ -27,12 +27,15 @@ class Sampled:
     """The engine's own tokens of one reply: nothing here was re-tokenised.
 
     ``prompt_token_ids`` int32[P]; ``token_ids`` int32[T]; ``logprobs`` float32[T]; spans count from the first of T.
+    ``context_tokens``: how many tokens of the prompt are left out at its beginning, because the earlier replies of the
+    context have them.
     """
 
     prompt_token_ids: array[int]
     token_ids: array[int]
     logprobs: array[float]
     weight_versions: tuple[WeightSpan, ...]
+    context_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,8 @@ class Reply:
 
     ``stop`` is set if the policy cannot go on: its context is full, or it sent garbage that an error message cannot
     repair. If the reply is then empty too, it is no turn, because no token was sampled for it. ``model`` is the name
-    that the endpoint reports, or else the requested one. ``distrust`` says in one line why the engine's tokens are not
+    that the endpoint reports, or else the requested one. ``constrained``: the request bound the engine to a grammar, so
+    that the tokens are not the policy's own choice. ``distrust`` says in one line why the engine's tokens are not
     in ``sampled``; it is empty if the engine sent none.
     """
 
@@ -56,6 +60,7 @@ class Reply:
     distrust: str = ""
     model: str = ""
     stop: StopReason | None = None
+    constrained: bool = False
 
     @property
     def silent(self) -> bool:

@@ -1,5 +1,6 @@
 """The body of a chat completion request: messages in a form that engines accept, and the fields of its options."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,9 @@ from farm.policy.base import Message, ReplyOptions
 
 MAX_CONVERSATION_CHARS = 16 * 1024 * 1024
 """The maximum text of all messages of a request: more than any context holds."""
+INLINE_CHARS = 16 * 1024
+MAX_BRACKETS = 50_000
+"""Arguments with more lists and objects, also in texts, are wrapped like malformed ones instead of parsed."""
 
 
 def is_too_long(messages: Sequence[Message]) -> bool:
@@ -36,9 +40,8 @@ class _AnyObject(msgspec.Struct):
 
 
 def _chars(message: Message) -> int:
-    calls = message.get("tool_calls") or ()
     texts = (message.get("content"), message.get("reasoning_content"))
-    return sum(len(text or "") for text in texts) + sum(len(call["function"]["arguments"]) for call in calls)
+    return sum(len(text or "") for text in texts) + _argument_chars(message)
 
 
 def sendable(message: Message) -> Message:
@@ -53,13 +56,25 @@ def sendable(message: Message) -> Message:
     return {**message, "tool_calls": [_with_object(call) for call in calls]}
 
 
+async def sendable_all(messages: Sequence[Message]) -> list[Message]:
+    """Return ``sendable`` of all messages. Long arguments are checked in a thread: an agent decides their length."""
+    if sum(map(_argument_chars, messages)) <= INLINE_CHARS:
+        return list(map(sendable, messages))
+    return await asyncio.to_thread(lambda: list(map(sendable, messages)))
+
+
+def _argument_chars(message: Message) -> int:
+    return sum(len(call["function"]["arguments"]) for call in message.get("tool_calls") or ())
+
+
 def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
     written = call["function"]["arguments"]
     try:
         msgspec.json.decode(written, type=_AnyObject)
-        if written.count("[") + written.count("{") > MAX_DEPTH:
+        brackets = written.count("[") + written.count("{")
+        if MAX_DEPTH < brackets <= MAX_BRACKETS:
             read_json(written)
-        fine = True
+        fine = brackets <= MAX_BRACKETS
     except (msgspec.DecodeError, ValueError, RecursionError):
         fine = False
     if fine:

@@ -14,7 +14,7 @@ import httpx
 from farm.core.rollout import StopReason, WeightSpan
 from farm.core.run import PolicySpec
 from farm.policy.base import PLAIN, Message, PolicyError, Reply, ReplyOptions, Sampled
-from farm.policy.chat_request import is_too_long, option_fields, sendable
+from farm.policy.chat_request import is_too_long, option_fields, sendable_all
 from farm.policy.completion_response import Continuation, parse_continuation, parse_generated, parse_text
 from farm.policy.continuation import completion_body, generate_body, join, nothing_after, tokens_left
 from farm.policy.openai_endpoint import (
@@ -115,7 +115,7 @@ class OpenAIPolicy:
             return _FULL
         params = {**self._spec.sampling_params, **option_fields(options, self._spec.sampling_params)}
         turn = self._turn if options.number is None else options.number
-        body = self._body(messages, tools, params, turn)
+        body = await self._body(messages, tools, params, turn)
         reply = await self._until_readable(lambda: self._first_part(body))
         if reply is _FULL and not self._turn and options.number is None:
             what = "the opening messages and max_tokens do not fit the model's context"
@@ -240,7 +240,7 @@ class OpenAIPolicy:
                 if garbage >= self._patience.garbage_tries:
                     raise PolicyError(f"{self._url} answers garbage: {error}", retryable=True) from None
 
-    def _body(
+    async def _body(
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
@@ -249,7 +249,7 @@ class OpenAIPolicy:
     ) -> dict[str, Any]:
         seed = params.get("seed")
         seeded = {"seed": (seed + self._seed + turn) % 2**31} if isinstance(seed, int) else {}
-        sent = [sendable(message) for message in messages]
+        sent = await sendable_all(messages)
         offered = {"tools": list(tools)} if tools else {}  # engines refuse an empty list
         return {"messages": sent, **offered, **params, **seeded}
 

@@ -15,9 +15,11 @@ from farm.core.nesting_limit import read_json
 from farm.policy.base import ToolCall
 from farm.policy.openai_response import MAX_CALLS, MAX_NAME_CHARS
 
-_END = re.compile(r"(?:<\|[A-Za-z_]{1,32}\|>|</s>|\s)+\Z")
+_END = re.compile(r"(?:<\|[A-Za-z_]{1,32}\|>|</s>|\s+)\Z")
+_END_CHARS = 36
+"""The length of the longest end token."""
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-_FUNCTION = re.compile(r"\s*<function=([^>\n]{1,256})>(.*?)(?:</function>)?\s*\Z", re.DOTALL)
+_FUNCTION = re.compile(r"\s*+<function=([^>\n]{1,256})>")
 _PARAMETER = re.compile(r"<parameter=([^>\n]{1,256})>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 
 
@@ -33,7 +35,7 @@ def parse_reply(text: str, tools: Sequence[Mapping[str, Any]]) -> ParsedReply:
 
     A reply with a call that cannot be read keeps its text as content, as engines do.
     """
-    text = _END.sub("", text)
+    text = _without_end(text)
     reasoning, text = _split_reasoning(text)
     bodies = [found[1] for _, found in zip(range(MAX_CALLS), _CALL.finditer(text), strict=False)]
     calls = [_read_call(index, body, tools) for index, body in enumerate(bodies)]
@@ -41,6 +43,14 @@ def parse_reply(text: str, tools: Sequence[Mapping[str, Any]]) -> ParsedReply:
         return ParsedReply(text, reasoning, ())
     content = text[: text.index("<tool_call>")].strip()
     return ParsedReply(content, reasoning, tuple(call for call in calls if call is not None))
+
+
+def _without_end(text: str) -> str:
+    """Return a text without the end tokens and blanks at its end. A policy may write any number of blanks before it."""
+    end = len(text)
+    while found := _END.search(text[max(0, end - _END_CHARS) : end]):
+        end -= len(found[0])
+    return text[:end]
 
 
 def _split_reasoning(text: str) -> tuple[str | None, str]:
@@ -56,7 +66,8 @@ def _read_call(index: int, body: str, tools: Sequence[Mapping[str, Any]]) -> Too
     function = _FUNCTION.match(body)
     if function is not None:
         name = function[1].strip()
-        given = {key: _value(value, _type_of(tools, name, key)) for key, value in _PARAMETER.findall(function[2])}
+        written = body[function.end() :].rstrip().removesuffix("</function>")
+        given = {key: _value(value, _type_of(tools, name, key)) for key, value in _PARAMETER.findall(written)}
         return ToolCall(f"call_{index}", name[:MAX_NAME_CHARS], json.dumps(given, ensure_ascii=False))
     try:
         call = read_json(body.encode())

@@ -45,6 +45,8 @@ from farm.rewards.components import COMPONENTS, EFFORT, PLUGIN_PREFIX, is_compon
 
 MAX_RULES_CHARS = 64 * 1024
 MAX_TERMS = 200
+MAX_KEY_PARTS = 16
+"""Limit for the parts of a dotted key. The longest that has a meaning has five: ``transforms.plugin.NAME.KEY.over``."""
 _FORMAT_VERSION = 1
 """Part of each version; to be raised if this module changes the meaning of rules."""
 
@@ -133,11 +135,12 @@ def parse_rules(text: str) -> Rules:
     if len(text) > MAX_RULES_CHARS:
         raise BadRules(f"the rules are too long: {len(text)} characters; at most {MAX_RULES_CHARS} are allowed")
     try:
-        document = read_toml(text.encode())
+        document = read_toml(text.encode(), MAX_KEY_PARTS)
     except TooDeep:
         raise BadRules("the rules are nested too deeply") from None
     except ValueError as error:  # also raised for a number with thousands of digits
         raise BadRules(f"the rules are not TOML: {str(error).split(';')[0][:200]}") from None
+    _check_sizes(document)
     for table in ("weights", "transforms"):
         if isinstance(document.get(table), dict):
             document[table] = _join_plugin_names(document[table])
@@ -147,6 +150,17 @@ def parse_rules(text: str) -> Rules:
         raise BadRules(_first_fault(error)) from None
     _check_names(rules)
     return rules
+
+
+def _check_sizes(document: Mapping[str, Any]) -> None:
+    """Raise BadRules for a table or list that is too long, because pydantic would first describe each of its items."""
+    pending: list[tuple[str, Any]] = [("", document)]
+    while pending:
+        location, value = pending.pop()
+        if isinstance(value, dict | list) and len(value) > MAX_TERMS:
+            raise BadRules(f"{location[1:201] or 'the rules'}: {len(value)} items; at most {MAX_TERMS} are allowed")
+        if isinstance(value, dict):
+            pending.extend((f"{location}.{name[:100]}", item) for name, item in value.items())
 
 
 @lru_cache(maxsize=1)

@@ -1,5 +1,6 @@
 """Rule documents by version, the current version, and the version of each group."""
 
+import asyncio
 import json
 import time
 from dataclasses import dataclass
@@ -30,10 +31,11 @@ class RewardRulesStore:
         self._documents = f"{prefix}:{{*}}:rewards"
         self._pointer = f"{prefix}:{{*}}:reward"
         self._parsed = {default_rules().version: default_rules()}
+        self._parsing = asyncio.Lock()
 
     async def put(self, text: str, *, current: bool) -> Rules:
         """Store a document. With ``current``, runs that name no version use it from now on. Raises BadRules."""
-        rules = parse_rules(text)
+        rules = await self._parse(text)
         document = json.dumps({"text": text, "at": time.time()})
         async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             if rules.version != default_rules().version:
@@ -52,10 +54,15 @@ class RewardRulesStore:
             if found is None:
                 raise UnknownRules(f"there are no rules {version}; `farm rewards list` says which there are")
             try:
-                self._parsed[version] = parse_rules(json.loads(found)["text"])
+                self._parsed[version] = await self._parse(json.loads(found)["text"])
             except BadRules as error:
                 raise UnknownRules(f"the rules {version} are of another release: {error}") from None
         return self._parsed[version]
+
+    async def _parse(self, text: str) -> Rules:
+        """Parse a document in a thread, one at a time, because it takes longer than the event loop may wait."""
+        async with self._parsing:
+            return await asyncio.to_thread(parse_rules, text)
 
     async def current_version(self) -> str:
         async with self._connection.client() as redis:

@@ -250,7 +250,7 @@ class Store:
     async def turns(self, rollout_id: str) -> Sidecar | None:
         async with self._connection.client() as redis:
             frame: bytes | None = await redis.get(f"{self._base(run_of(rollout_id))}:sidecar:{rollout_id}")
-        return None if frame is None else from_msgpack(Sidecar, unpack_frame(frame))
+        return None if frame is None else await asyncio.to_thread(lambda: from_msgpack(Sidecar, unpack_frame(frame)))
 
     async def payloads(self, rollout_ids: Sequence[str]) -> list[bytes | None]:
         """Return rollouts of one run as stored: each is one zstd frame of the record's msgpack."""

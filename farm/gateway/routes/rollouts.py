@@ -9,6 +9,7 @@ from farm.core.rollout import Status
 from farm.gateway.auth import AsViewer
 from farm.gateway.content_negotiation import negotiate_format, record_body
 from farm.gateway.errors import ApiError
+from farm.schemas.media_types import JSON_TYPE
 from farm.schemas.msgpack_encoding import MalformedRecord
 from farm.schemas.problems import ProblemType
 from farm.schemas.requests import ROLLOUT_ID, RUN_ID
@@ -59,8 +60,8 @@ async def get_rollout(rollout_id: RolloutIdPath, request: Request, role: AsViewe
     return Response(body, media_type=form.media_type, headers=form.headers)
 
 
-@router.get("/rollouts/{rollout_id}/turns")
-async def get_turns(rollout_id: RolloutIdPath, request: Request, role: AsViewer) -> Sidecar:
+@router.get("/rollouts/{rollout_id}/turns", response_model=Sidecar)
+async def get_turns(rollout_id: RolloutIdPath, request: Request, role: AsViewer) -> Response:
     """Return the turns, the agent's change as a patch, and the reason of the reward."""
     store: Store = request.app.state.store
     try:
@@ -69,7 +70,8 @@ async def get_turns(rollout_id: RolloutIdPath, request: Request, role: AsViewer)
         raise _unreadable(rollout_id, error) from None
     if sidecar is None:
         raise _unknown(rollout_id)
-    return sidecar
+    body = await asyncio.to_thread(lambda: sidecar.model_dump_json().encode())
+    return Response(body, media_type=JSON_TYPE)
 
 
 def _unreadable(rollout_id: str, error: Exception) -> ApiError:

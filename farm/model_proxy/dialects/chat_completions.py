@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw, Struct
 
 from farm.model_proxy.model_request import (
+    MAX_OPTION_BYTES,
     NULL,
     Content,
     ModelRequest,
@@ -20,8 +21,9 @@ from farm.model_proxy.refusals import invalid
 from farm.policy.base import Message, Reply, ToolCall
 
 MAX_MESSAGES = 10_000
+MAX_STOPS = 64
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-_PASSED_ON = ("stop", "tool_choice", "response_format")
+_PASSED_ON = ("tool_choice", "response_format")
 DONE = b"data: [DONE]\n\n"
 
 
@@ -61,7 +63,7 @@ class _Request(Struct):
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     parallel_tool_calls: bool | None = None
-    stop: Raw = NULL
+    stop: str | Annotated[list[str], Meta(max_length=MAX_STOPS)] | None = None
     tool_choice: Raw = NULL
     response_format: Raw = NULL
 
@@ -71,7 +73,10 @@ def parse(body: bytes) -> ModelRequest:
     asked = decode(_Request, body)
     if asked.n not in (None, 1):
         raise invalid("n is not 1; send a request for each reply", "n")
-    given = {name: read_value(getattr(asked, name), name) for name in _PASSED_ON}
+    given = {
+        "stop": asked.stop or None,
+        **{name: read_value(getattr(asked, name), name, MAX_OPTION_BYTES) for name in _PASSED_ON},
+    }
     return ModelRequest(
         model=asked.model,
         messages=tuple(_message(*item) for item in enumerate(asked.messages)),

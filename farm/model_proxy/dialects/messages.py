@@ -27,6 +27,7 @@ from farm.model_proxy.refusals import invalid
 from farm.policy.base import Message, Reply, ToolCall
 
 MAX_MESSAGES = 10_000
+MAX_STOPS = 64
 _STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _SKIPPED = frozenset({"thinking", "redacted_thinking"})
@@ -62,7 +63,7 @@ class _Request(Struct):
     system: Content = None
     tools: Raw = NULL
     tool_choice: _Choice | None = None
-    stop_sequences: Annotated[list[str], Meta(max_length=64)] | None = None
+    stop_sequences: Annotated[list[str], Meta(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw, Struct
 
 from farm.model_proxy.model_request import (
+    MAX_OPTION_BYTES,
     NULL,
     Content,
     ModelRequest,
@@ -63,7 +64,9 @@ def parse(body: bytes) -> ModelRequest:
         messages.append({"role": "user", "content": asked.input})
     else:
         messages += _messages(asked.input)
-    choice = _choice(read_value(asked.tool_choice, "tool_choice"))
+    if not messages:
+        raise invalid("input holds no message; send one", "input")
+    choice = _choice(read_value(asked.tool_choice, "tool_choice", MAX_OPTION_BYTES))
     return ModelRequest(
         model=asked.model,
         messages=tuple(messages),

@@ -15,8 +15,11 @@ from farm.tasks.schema.manifest_types import image_reference
 NAME = "docker-compose.yaml"
 """The only name that Harbor reads. A ``docker-compose.yml`` is an ordinary file of the task."""
 MAX_BYTES = 64 * 1024
+MAX_NODES = 2_000
+"""Limit for values, because the loader takes about a hundred steps for each. Real files have about 50."""
 MAX_ALIASES = 16
-"""Limit for aliases, because an alias of aliases doubles what it stands for."""
+MAX_SCALAR_CHARS = 64
+"""Limit for a value that is no text, such as a number: its digits take quadratic time."""
 
 _IGNORED_KEYS = frozenset(
     {"container_name", "deploy", "hostname", "init", "platform", "pull_policy", "stdin_open", "tty"}
@@ -45,8 +48,8 @@ def parse_compose(path: Path, content: bytes) -> ComposeSettings:
     """Return the settings. Raises TaskError, by its key, for what a sandbox cannot honour."""
     try:
         document = _load(content)
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
-        raise TaskError(path, f"not YAML ({str(error)[:200]})", "correct the syntax there") from None
+    except _LOADER_ERRORS as error:
+        raise TaskError(path, f"not YAML ({str(error)[:200]})", "correct the syntax there, or write less") from None
     service = _only_service(path, document)
     for key in service:
         is_known = key in _HONOURED_KEYS or key in _IGNORED_KEYS or str(key).startswith("x-")
@@ -70,27 +73,58 @@ def _load(content: bytes) -> Any:
     if len(content) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES >> 10} KiB")
     document = yaml.load(content, _BoundedLoader)
-    check_depth(document)  # aliases make it deeper than the file
+    check_depth(document)  # an alias may make it deeper than the file
     return document
 
 
-class _BoundedLoader(yaml.SafeLoader):
-    """A YAML loader that raises ValueError for more than ``MAX_ALIASES`` aliases or for too deep nesting."""
+_LOADER_ERRORS = (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
+"""The errors of the loader. For a wrong number or date it raises whatever the conversion raises."""
 
+
+class _BoundedLoader(yaml.SafeLoader):
+    """A YAML loader that raises ValueError for more than ``MAX_NODES`` values, and for what takes quadratic time.
+
+    An alias inside a value with an anchor is refused, because each level of them doubles what the file stands for.
+    """
+
+    nodes = 0
     aliases = 0
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise ValueError(f"more than {MAX_NODES} values")
+        is_alias = self.check_event(yaml.AliasEvent)
+        is_anchored = not is_alias and self.peek_event().anchor is not None  # type: ignore[no-untyped-call]
+        if is_alias:
             self.aliases += 1
             if self.aliases > MAX_ALIASES:
                 raise ValueError(f"more than {MAX_ALIASES} aliases")
         self.depth += 1
         if self.depth > MAX_DEPTH + 1:  # a plain value inside MAX_DEPTH lists is a node too
             raise TooDeep
+        aliases = self.aliases
         node = super().compose_node(parent, index)
+        if is_anchored and self.aliases > aliases:
+            raise ValueError("an alias inside a value with an anchor; write the value out")
         self.depth -= 1
         return node
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if node.tag != _TEXT_TAG and len(node.value) > MAX_SCALAR_CHARS:
+            raise ValueError(f"a value of more than {MAX_SCALAR_CHARS} characters that is no text")
+        return node
+
+    def fetch_flow_collection_start(self, token: type[yaml.Token]) -> None:
+        """Bound the depth before the scanner, which looks 1,024 brackets ahead, compares each with all others."""
+        if self.flow_level > MAX_DEPTH:
+            raise TooDeep
+        super().fetch_flow_collection_start(token)
+
+
+_TEXT_TAG = "tag:yaml.org,2002:str"
 
 
 def _only_service(path: Path, document: Any) -> Mapping[Any, Any]:

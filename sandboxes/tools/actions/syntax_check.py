@@ -2,9 +2,10 @@
 
 Python and shell are checked inside the sandbox, by the interpreter that will run the file: the grammar depends on its
 version, and a hostile source can attack only a parser inside its own sandbox. JSON and TOML are parsed in this process,
-by parsers that recurse no deeper than Python allows.
+by parsers that recurse no deeper than Python allows; TOML in a thread.
 """
 
+import asyncio
 import json
 import posixpath
 import tomllib
@@ -15,7 +16,7 @@ from sandboxes.tools.rendering import printed
 
 MOST_CHARS = 512 * 1024
 MOST_TOML_CHARS = 64 * 1024
-"""Maximum size of a TOML file that is checked: its parser is slow and blocks the event loop."""
+"""Maximum size of a TOML file that is checked: its parser is slow."""
 MOST_TOML_DOTS = 100
 """Maximum dots in a line: the parser takes as many steps for each line below a key of so many parts."""
 TIMEOUT_S = 5.0
@@ -58,7 +59,7 @@ async def _syntax_error(sandbox: Sandbox, path: str, text: str) -> str | None:
         case ".json":
             return _parse_error(_json, text)
         case ".toml" if len(text) <= MOST_TOML_CHARS and _most_dots(text) <= MOST_TOML_DOTS:
-            return _parse_error(tomllib.loads, text)
+            return await asyncio.to_thread(_parse_error, tomllib.loads, text)
         case _:
             return None
 

@@ -191,7 +191,7 @@ LONG_KEY = '"="' + '."="' * 8_000
 @pytest.mark.parametrize(
     ("ours", "output"),
     [
-        ("from farm.rewards.rules import parse_rules as read", "a key has more than 100 parts"),
+        ("from farm.rewards.rules import parse_rules as read", "a key has more than 16 parts"),
         ("from farm.core.toml import read_toml\nread = lambda text: read_toml(text.encode())", "more than 100 parts"),
         (
             "import asyncio\nfrom sandboxes.tools.actions.syntax_check import new_syntax_error\n"

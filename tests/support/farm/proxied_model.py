@@ -47,7 +47,9 @@ class ProxiedModel:
         for one in sorted(self.recorder.replies, key=lambda record: record.context):
             assert one.reply.sampled is not None
             label = ContextLabel(one.context, kinds[one.context])
-            sampled.append(SampledReply(one.reply.sampled, one.reply.finish_reason, one.reply.request_id, label))
+            reply = one.reply
+            is_trained = not reply.constrained
+            sampled.append(SampledReply(one.reply.sampled, reply.finish_reason, reply.request_id, label, is_trained))
         return build_segments(sampled)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from farm.core.rollout import SegmentKind, WeightSpan
 from farm.episode.segments import ContextLabel, SampledReply, build_segments
-from farm.model_proxy.conversations import Conversations, Exchange
+from farm.model_proxy.conversations import Conversations, Exchange, digests_of
 from farm.policy.base import Message, Sampled
 
 MAIN, COMPACTED, SUBAGENT = SegmentKind.MAIN, SegmentKind.COMPACTED, SegmentKind.SUBAGENT
@@ -46,8 +46,8 @@ class Script:
         tokens = [next(self._numbers) for _ in range(count)]
         spans = (WeightSpan(1, 0, count),) if count else ()
         sampled = Sampled(array("i", prompt), array("i", tokens), array("f", [-1.0] * count), spans)
-        exchange = Exchange(messages, assistant(str(tokens)), began, self.moment())
-        self.contexts.append(self.conversations.assign(sampled, exchange))
+        exchange = Exchange(messages, digests_of(messages), assistant(str(tokens)), began, self.moment())
+        self.contexts.append(self.conversations.assign(sampled, exchange).context)
         self.replies.append(SampledReply(sampled, "stop", f"r{len(self.replies)}"))
         return [*prompt, *tokens]
 
@@ -161,7 +161,9 @@ def test_context_with_other_tokens_keeps_its_kind() -> None:
 
 def test_reply_without_tokens_continues_by_messages() -> None:
     conversations = Conversations()
-    first = Exchange([user("task")], assistant("a"), 0, 1)
-    second = Exchange([user("task"), assistant("a"), user("on")], assistant("b"), 2, 3)
-    assert [conversations.assign(None, first), conversations.assign(None, second)] == [0, 1]
+    opening = [user("task")]
+    later = [user("task"), assistant("a"), user("on")]
+    first = Exchange(opening, digests_of(opening), assistant("a"), 0, 1)
+    second = Exchange(later, digests_of(later), assistant("b"), 2, 3)
+    assert [conversations.assign(None, one).context for one in (first, second)] == [0, 1]
     assert conversations.kinds() == [MAIN, MAIN]
