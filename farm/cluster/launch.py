@@ -25,6 +25,8 @@ from farm.node.resources import NodeConfig, SchedulerConfig
 from farm.policy.configured_endpoints import endpoint_access
 from farm.scheduler.nodes import SchedulerSettings
 from farm.store import EmbeddedRedis, Store, StoreUnavailable
+from sandboxes import RuntimeUnavailable
+from sandboxes.docker_engine.api import Engine
 from sandboxes.images.eviction import Watermarks
 
 if TYPE_CHECKING:
@@ -97,19 +99,19 @@ async def start_farm(
         on_step("starting the queue")
         redis_url, redis = await _redis(stack, config)
         await _store(stack, redis_url)
+        if equip == DOCKER:
+            await _check_docker(config)
         on_step("starting the cluster")
         node, driver = await _cluster(stack, config, None)
-        on_step("starting the scheduler and the node agent")
+        on_step("starting the scheduler, the node agent and the gateway")
         settings = settings or SchedulerSettings(overcommit=config.overcommit, warm=config.warm)
         plan = SchedulerConfig(
             redis_url, settings, config.retention_s, config.log_dir, config.log_level, life=secrets.token_hex(8)
         )
         scheduler = await stack.enter_async_context(driver.scheduler(plan))
         agent = await _agent(stack, (node, driver), config, redis_url, equip)
-        await _unless_dead(node, driver.up(scheduler, agent))
-        on_step("starting the gateway")
-        gateway = GatewayConfig(redis_url, node.access, driver.node_id)
-        url = await _unless_dead(node, stack.enter_async_context(serve(gateway)))
+        gateway = stack.enter_async_context(serve(GatewayConfig(redis_url, node.access, driver.node_id)))
+        url = await _unless_dead(node, _together(driver.up(scheduler, agent), gateway))
         info = FarmInfo(
             config.state_dir,
             "head",
@@ -177,6 +179,17 @@ def _logged(config: Config) -> Iterator[None]:
             raise
         finally:
             _log.info("the farm has ended on this machine")
+
+
+async def _check_docker(config: Config) -> None:
+    """Raise ClusterError if no Docker daemon answers. The node agent would report that only after Ray has started."""
+    engine = Engine(config.docker_host)
+    try:
+        await engine.connect()
+    except RuntimeUnavailable as error:
+        raise ClusterError(str(error)) from None
+    finally:
+        await engine.close()
 
 
 async def _redis(stack: AsyncExitStack, config: Config) -> tuple[str, EmbeddedRedis | None]:
@@ -278,6 +291,18 @@ async def _head_gone(address: str) -> str:
         await asyncio.sleep(_HEAD_EVERY_S)
         missed = 0 if await answers(address) else missed + 1
     return f"the head at {address} no longer answers"
+
+
+async def _together(cause: Coroutine[Any, Any, None], work: Coroutine[Any, Any, T]) -> T:
+    """Run both at the same time and return the result of ``work``. If both fail, raise the error of ``cause``."""
+    causing, working = asyncio.create_task(cause), asyncio.create_task(work)
+    try:
+        await causing
+        return await working
+    finally:
+        for task in (causing, working):
+            task.cancel()
+        await asyncio.gather(causing, working, return_exceptions=True)
 
 
 async def _unless_dead(node: RayNode, work: Coroutine[Any, Any, T]) -> T:

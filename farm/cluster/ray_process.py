@@ -207,7 +207,13 @@ class RayNode:
 
     def _arguments(self) -> list[str]:
         role = (
-            ["--head", f"--port={self._port}", "--include-dashboard=false", f"--node-ip-address={self._node_ip}"]
+            [
+                "--head",
+                f"--port={self._port}",
+                f"--node-ip-address={self._node_ip}",
+                "--include-dashboard=false",
+                "--no-monitor",  # of Ray's autoscaler, which adds and removes machines
+            ]
             if self._join is None
             else [f"--address={self._join}"]
         )

@@ -70,7 +70,7 @@ async def grade_in_learner_sandbox(unfit: TaskBundle, runtime: DockerRuntime) ->
         baseline = await take_baseline(sandbox, unfit.task.workspace)
         await sandbox.write_file("/repo/tiny.py", MENDED.encode())
         graded = GradedTask(unfit, sandbox, baseline)
-        return await grade_work(graded, NodeServices("n1", runtime), answer=None, lost=None)
+        return await grade_work(graded, NodeServices("n1", runtime), sandbox.fork, answer=None, lost=None)
 
 
 @pytest.mark.parametrize("name", UNFIT)

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from pydantic import SecretStr
 
 from farm.cluster import ClusterError, running_farm, stop_farm, sweep_farm
-from farm.cluster.launch import GatewayConfig, RunningFarm, join_farm, start_farm
+from farm.cluster.launch import GatewayConfig, RunningFarm, _together, join_farm, start_farm
 from farm.cluster.ray_process import RayNode
 from farm.cluster.state_dir import FarmInfo, locked, write_farm_info
 from farm.cluster.versions import RAY_FLOOR
@@ -43,6 +43,11 @@ def join(address: str, token: SecretStr | None = TOKEN) -> Callable[[Path], Abst
         (up(redis_url=SecretStr("redis://127.0.0.1:1/0")), "redis://127.0.0.1:1/0 does not accept commands"),
         (up(redis_url=SecretStr("nonsense://x")), "redis_url nonsense://x"),
         (up(node_ip="0.0.0.0"), "name the address by which other machines reach this one"),
+        pytest.param(
+            up(docker_host="unix:///nonexistent/docker.sock"),
+            "/nonexistent/docker.sock does not exist; install docker.io and start the daemon",
+            marks=pytest.mark.redis,
+        ),
         (join("127.0.0.1:1"), "no farm answers at 127.0.0.1:1; give the address"),
         (join("127.0.0.1:99999"), "no farm answers at 127.0.0.1:99999"),
         (join("nonsense"), "'nonsense' is not an address; write HOST:PORT"),
@@ -58,6 +63,21 @@ async def test_refused_start_gives_one_line_and_leaves_nothing(
     assert "\n" not in str(refused.value)
     assert running_farm(tmp_path) is None
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
+
+
+async def test_error_of_cause_is_raised_if_both_fail() -> None:
+    failed = asyncio.Event()
+
+    async def cause() -> None:
+        await failed.wait()
+        raise ClusterError("the cause")
+
+    async def work() -> None:
+        failed.set()
+        raise ClusterError("a consequence")
+
+    with pytest.raises(ClusterError, match="the cause"):
+        await _together(cause(), work())
 
 
 def test_a_taken_ray_port_is_named(tmp_path: Path) -> None:
