@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 1.0
 _REPEAT_S = 10.0
-_QUIET_S = 5.0
+_QUIET_S = 10.0
 """A farm that stops in this time prints no line about it."""
 
 _AT_ONCE = "`farm down --now` ends them at once"

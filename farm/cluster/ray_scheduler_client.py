@@ -2,14 +2,19 @@
 
 from typing import Any
 
+from ray.exceptions import RayTaskError
+
 from farm.core.run import TaskRef
+from farm.scheduler.client import SchedulerUnavailable
 from farm.scheduler.status import FarmStatus, SandboxPlacement
+from farm.store import StoreUnavailable
 
 
 class RaySchedulerClient:
     """Implement ``farm.scheduler.client.SchedulerClient`` by calls of the scheduler's actor.
 
-    Every method raises a RayError while the scheduler is away; Ray restarts it.
+    Every method raises a RayError while the scheduler is away; Ray restarts it. SchedulerUnavailable names the cause if
+    the scheduler cannot read the store.
     """
 
     def __init__(self, actor: Any) -> None:
@@ -59,4 +64,9 @@ class RaySchedulerClient:
         return int(await self._actor.pid.remote())
 
     async def _call(self, method: str, *arguments: object) -> Any:
-        return await self._actor.call.remote(method, *arguments)
+        try:
+            return await self._actor.call.remote(method, *arguments)
+        except RayTaskError as error:
+            if isinstance(error.cause, StoreUnavailable):
+                raise SchedulerUnavailable(str(error.cause)) from None
+            raise

@@ -10,6 +10,12 @@ class SchedulerUnavailable(Exception):
     """Raised if the scheduler does not answer. The message is one line that names the remedy."""
 
 
+NO_ANSWER = (
+    "the scheduler does not answer; it starts again by itself if its process has ended; if it hangs, end its process "
+    "(ray::SchedulerActor) with `kill -9`; its log is scheduler.log in the log directory of the head"
+)
+
+
 class SchedulerClient(Protocol):
     """Calls to the one scheduler of a farm.
 

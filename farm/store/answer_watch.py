@@ -17,6 +17,13 @@ PINGS = 2
 PING_S = 1.0
 """Redis does not answer if so many PINGs in a row have had no answer, each within this time."""
 
+LATE_S = 0.2
+MOST_PINGS = 10
+"""A PING whose time-out is noticed later than by ``LATE_S`` is sent again, up to ``MOST_PINGS`` in all.
+
+This process got no processor either, so the machine is overloaded.
+"""
+
 
 class NoAnswer(Exception):
     """Raised by a call if Redis gives no answer, to a PING either. The message says what was tried."""
@@ -48,7 +55,7 @@ class AnswerWatch:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise NoAnswer(f"no reply to {PINGS} PINGs in {PINGS * PING_S:g} s") from None
+            raise NoAnswer(f"no reply to {PINGS} PINGs in {PING_S:g} s each") from None
 
     async def close(self) -> None:
         if self._asking is not None:
@@ -73,13 +80,18 @@ class AnswerWatch:
             self._slow.clear()
 
     async def _answers(self) -> bool:
-        for _ in range(PINGS):
+        now = asyncio.get_running_loop().time
+        unanswered = 0
+        for _ in range(MOST_PINGS):
+            sent_at = now()
             try:
                 async with asyncio.timeout(PING_S):
                     await self._redis.ping()
                 return True
             except (RedisTimeout, TimeoutError):
-                continue
+                unanswered += now() - sent_at < PING_S + LATE_S
             except (RedisError, OSError):  # a refusal is an answer, which the calls get too
                 return True
+            if unanswered == PINGS:
+                return False
         return False

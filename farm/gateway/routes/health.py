@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.gateway.auth import AsViewer
-from farm.scheduler.client import SchedulerClient, SchedulerUnavailable
+from farm.scheduler.client import NO_ANSWER, SchedulerClient, SchedulerUnavailable
 from farm.schemas.responses import HealthAnswer
 from farm.store import Store
 
@@ -45,8 +45,10 @@ async def _check(store: Store, scheduler: SchedulerClient) -> None:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             await scheduler.status()
+    except SchedulerUnavailable:
+        raise
     except Exception as error:  # Any exception of the transport means that the scheduler is away.
-        raise SchedulerUnavailable("the scheduler does not answer; `farm status` says what runs") from error
+        raise SchedulerUnavailable(NO_ANSWER) from error
 
 
 @router.get("/metrics")

@@ -22,7 +22,7 @@ from farm.gateway.idempotency import IdempotentRoute
 from farm.gateway.tasksets import Prepare, TasksetError, locate
 from farm.policy.base import PolicyError
 from farm.policy.configured_endpoints import endpoint_rules
-from farm.scheduler.client import SchedulerClient, SchedulerUnavailable
+from farm.scheduler.client import NO_ANSWER, SchedulerClient, SchedulerUnavailable
 from farm.scheduler.status import FarmStatus, RunStatus
 from farm.schemas.harness import harness_digest, harness_settings
 from farm.schemas.problems import ProblemType
@@ -243,7 +243,7 @@ async def ask_scheduler(call: Awaitable[Answer], *, wait_s: float = 0.0) -> Answ
         raise
     except Exception as error:  # Any exception of the transport means that the scheduler is away.
         _LOG.warning("the scheduler: %s: %s", type(error).__name__, error)
-        raise SchedulerUnavailable("the scheduler does not answer; `farm status` says what runs") from error
+        raise SchedulerUnavailable(NO_ANSWER) from error
 
 
 def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -18,6 +19,7 @@ import pytest_asyncio
 from farm.cluster import ClusterError, running_farm, stop_farm, sweep_farm
 from farm.cluster.launch import GatewayConfig, RunningFarm, start_farm
 from farm.learner_sandboxes import CreateSandbox, NodeAway, RefusalKind, SandboxRefused, WriteFile
+from farm.scheduler.client import SchedulerUnavailable
 from farm.schemas.rollout import RolloutHead
 from farm.store import RunState, Store
 from farm.tasks import pack, task_ref
@@ -249,6 +251,34 @@ async def test_killed_scheduler_restarts_without_repeating_episodes(farm: Farm) 
     assert len(heads) == 10
     assert {(head.reward, head.attempt) for head in heads} == {(1.0, 1)}
     assert await farm.running.scheduler.pid() != old
+
+
+async def test_restarted_scheduler_names_redis_that_does_not_answer(farm: Farm) -> None:
+    from ray.exceptions import RayError  # Ray then reads the farm's token
+
+    [redis] = [process for process in descendants() if process.name() == "redis-server"]
+    old = await farm.running.scheduler.pid()
+
+    async def cause() -> str:
+        try:
+            await farm.running.scheduler.status()
+        except SchedulerUnavailable as error:
+            return str(error)
+        except RayError:
+            return ""  # it has not restarted yet
+        return ""
+
+    redis.suspend()
+    try:
+        os.kill(old, signal.SIGKILL)
+        said = ""
+        while not said:
+            said = await cause()
+    finally:
+        redis.resume()
+    assert re.match(r"Redis at redis://127\.0\.0\.1:\d+/0 does not answer \(", said)
+    await farm.run("after-silence", groups=1)
+    assert len(await farm.ended("after-silence")) == 2
 
 
 async def test_learner_sandbox_ends_with_killed_agent(farm: Farm) -> None:

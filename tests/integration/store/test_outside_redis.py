@@ -102,6 +102,14 @@ def test_doctor_reports_redis_without_append_only_file(outside: tuple[str, subpr
     assert "append-only file" in found.remedy
 
 
+def test_doctor_reports_redis_that_does_not_answer(outside: tuple[str, subprocess.Popen[bytes]]) -> None:
+    url, process = outside
+    process.send_signal(signal.SIGSTOP)
+    found = looked_at(url)
+    assert (found.mark, found.found.startswith(f"Redis at {url} does not answer in 4 s; ")) == (CheckMark.LACKS, True)
+    assert found.remedy.startswith("let its process go on (`kill -CONT`), or restart it")
+
+
 @pytest.mark.docker
 @pytest.mark.ray
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from tests.support.rollouts import run_spec
 
 pytestmark = pytest.mark.redis
 
-SILENT = r"^Redis at redis://127\.0\.0\.1:\d+/0 does not answer \(no reply to 2 PINGs in 2 s\); .*`kill -CONT`"
+SILENT = r"^Redis at redis://127\.0\.0\.1:\d+/0 does not answer \(no reply to 2 PINGs in 1 s each\); .*`kill -CONT`"
 
 
 @pytest_asyncio.fixture
