@@ -10,6 +10,8 @@ source "$(dirname "$0")/../deploy/lib.sh"
 cd "$ROOT"
 # A test reads no configuration but its own.
 for name in "${!FARM_@}"; do unset "$name"; done
+# The tests start thousands of Python processes. If none may write bytecode, each compiles every module that it imports.
+unset PYTHONDONTWRITEBYTECODE
 
 check_statically() {
   say "formatting, lint, types, layers"

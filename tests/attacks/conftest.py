@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import docker
 import pytest
@@ -20,7 +21,9 @@ from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.spec import SandboxLimits, SandboxSpec
 from tests.support.attacks.naive import Belief, naive_grade, put_tests
 from tests.support.attacks.project import DISCOUNTS, TEST_SH, WORKSPACE, Suite, image_context, make_task
+from tests.support.outside import runtimes_of
 from tests.support.services import missing
+from tests.support.state_dirs import share
 
 SCRIPT_S = 30
 
@@ -28,8 +31,7 @@ SCRIPT_S = 30
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test of the arena on the runtime ``oci``, and if it is marked ``docker_too``, also on ``docker``."""
     if "arena" in metafunc.fixturenames:
-        runtimes = ["oci", "docker"] if metafunc.definition.get_closest_marker("docker_too") else ["oci"]
-        metafunc.parametrize("arena", runtimes, indirect=True)
+        metafunc.parametrize("arena", runtimes_of(metafunc), indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -100,6 +102,12 @@ class Arena:
     @property
     def spec(self) -> SandboxSpec:
         return SandboxSpec(self.image, workdir=WORKSPACE, limits=SandboxLimits(memory_mib=512, cpus=1))
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    """Return a state directory that shares the packed layers of images, which are big, with all other attacks."""
+    return share(tmp_path / "state")
 
 
 @pytest.fixture(scope="session")

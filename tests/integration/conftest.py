@@ -1,6 +1,7 @@
 """The daemon, the toolbox and a runtime, as the tests of sandboxes make them; and the image of a tiny task."""
 
 import asyncio
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,22 @@ from farm.build_config import read_build_settings
 from farm.tasks import TaskBundle, images_of, load_task
 from sandboxes.images.store import ImageStore
 from tests.support.farm import tiny
+from tests.support.outside import EitherRuntime
 from tests.support.services import kept_port, missing
+from tests.support.state_dirs import share
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    """Return a state directory that shares the packed layers of images, which are big, with all other tests here."""
+    return share(tmp_path / "state")
+
+
+@pytest.fixture
+def any_runtime(request: pytest.FixtureRequest) -> EitherRuntime:
+    """Return the fastest runtime of this machine, for a test whose result does not depend on the runtime."""
+    found: EitherRuntime = request.getfixturevalue("docker_runtime" if os.geteuid() else "oci_runtime")
+    return found
 
 
 @pytest.fixture

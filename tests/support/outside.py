@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import docker
+import pytest
 
 from sandboxes.ownership.labels import container_name
 from sandboxes.ownership.owner import group_of
@@ -17,6 +18,11 @@ from tests.support.sandboxes.serving import eventually
 EitherRuntime = DockerRuntime | OciRuntime
 
 WAIT_S = 60.0
+
+
+def runtimes_of(metafunc: pytest.Metafunc) -> list[str]:
+    """Return the runtimes of a test: ``oci``, and if it is marked ``docker_too``, also ``docker``."""
+    return ["oci", "docker"] if metafunc.definition.get_closest_marker("docker_too") else ["oci"]
 
 
 def first_process(client: docker.DockerClient, sandbox_id: str) -> int:

@@ -18,9 +18,9 @@ from farm.task_validation.local_episodes import run_local_episode
 from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle, load_task, sandbox_spec
 from sandboxes.images.store import ImageStore
-from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.support import importing as rows
 from tests.support.farm import tiny
+from tests.support.outside import EitherRuntime
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -108,7 +108,7 @@ async def test_imported_row_is_a_fit_task(
     case: str,
     tmp_path: Path,
     images: ImageStore,
-    docker_runtime: DockerRuntime,
+    any_runtime: EitherRuntime,
     docker_client: docker.DockerClient,
     removed_later: Callable[[str], None],
 ) -> None:
@@ -139,18 +139,18 @@ async def test_imported_row_is_a_fit_task(
     bundle = load_task(taken.directory, state_dir=tmp_path)
     removed_later(bundle.task.image)
 
-    finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=lambda line: None)
+    finding = await validate(bundle, images=images, runtime=any_runtime, on_progress=lambda line: None)
     assert finding.problems == []
     assert (set(finding.nop), set(finding.gold)) == ({0.0}, {1.0})
-    rollouts = [await run_local_episode(kind, bundle, docker_runtime) for kind in ("oracle", "nop")]
+    rollouts = [await run_local_episode(kind, bundle, any_runtime) for kind in ("oracle", "nop")]
     assert [rollout.reward for rollout in rollouts] == [1.0, 0.0]
-    await nothing_gives_it_away(bundle, docker_runtime)
+    await nothing_gives_it_away(bundle, any_runtime)
     if format_ == "swesmith":
-        await no_time_tells_where_the_bug_is(bundle, docker_runtime)
+        await no_time_tells_where_the_bug_is(bundle, any_runtime)
     await plain_harbor_agrees(taken.directory, bundle, docker_client)
 
 
-async def nothing_gives_it_away(bundle: TaskBundle, runtime: DockerRuntime) -> None:
+async def nothing_gives_it_away(bundle: TaskBundle, runtime: EitherRuntime) -> None:
     """No history, no test and no answer are in what a policy gets."""
     async with runtime.scope(sandbox_spec(bundle.task, labels={})) as sandbox:
         script = (
@@ -165,7 +165,7 @@ async def nothing_gives_it_away(bundle: TaskBundle, runtime: DockerRuntime) -> N
             assert gone.exit_code == 0, path
 
 
-async def no_time_tells_where_the_bug_is(bundle: TaskBundle, runtime: DockerRuntime) -> None:
+async def no_time_tells_where_the_bug_is(bundle: TaskBundle, runtime: EitherRuntime) -> None:
     async with runtime.scope(sandbox_spec(bundle.task, labels={})) as sandbox:
         files = r"find . -mindepth 1 -path ./.git -prune -o -printf '%T@\n' | sort | uniq -c"
         seen = await sandbox.exec(("sh", "-c", files), timeout_s=60)

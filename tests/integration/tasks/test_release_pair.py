@@ -12,7 +12,7 @@ from farm.task_generation.services import GenerationServices
 from farm.task_validation.validate import validate
 from farm.tasks import TaskError, ensure_image, load_task, load_taskset, pack, unpack
 from sandboxes.images.store import ImageStore
-from sandboxes.runtimes.docker.runtime import DockerRuntime
+from tests.support.outside import EitherRuntime
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -77,12 +77,12 @@ def test_damaged_source_cache_is_fetched_again(tmp_path: Path) -> None:
 
 
 async def test_release_pair_task_is_created_and_fit(
-    tmp_path: Path, sources: Path, images: ImageStore, docker_runtime: DockerRuntime
+    tmp_path: Path, sources: Path, images: ImageStore, any_runtime: EitherRuntime
 ) -> None:
     said: list[str] = []
     out = tmp_path / f"made-{secrets.token_hex(4)}"
     wish = ReleasePairSpec("pathspec", "0.11.0", "0.11.1", out)
-    made = await make_release_pair(wish, GenerationServices(sources, images, docker_runtime, said.append))
+    made = await make_release_pair(wish, GenerationServices(sources, images, any_runtime, said.append))
     assert made.fail_to_pass == ("tests/test_gitignore.py::GitIgnoreSpecTest::test_07_issue_74",)
     assert len(made.pass_to_pass) == 90
     assert made.flaky == ()
@@ -91,18 +91,18 @@ async def test_release_pair_task_is_created_and_fit(
         assert "pathspec/" not in bundle.task.instruction
         info = await ensure_image(bundle, images)
         assert (await ensure_image(bundle, images)).digest == info.digest
-        finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=said.append)
+        finding = await validate(bundle, images=images, runtime=any_runtime, on_progress=said.append)
         assert finding.problems == []
         assert (set(finding.nop), finding.flaky) == ({0.0}, [])
         assert finding.gold[0] == finding.gold[2] == 1.0  # in random order its tests need not pass
     finally:
         await images.remove(bundle.task.image)
     with pytest.raises(TaskError, match="exists already"):
-        await make_release_pair(wish, GenerationServices(sources, images, docker_runtime, said.append))
+        await make_release_pair(wish, GenerationServices(sources, images, any_runtime, said.append))
 
 
 async def test_unfit_task_problems_name_the_tests(
-    tmp_path: Path, sources: Path, images: ImageStore, docker_runtime: DockerRuntime
+    tmp_path: Path, sources: Path, images: ImageStore, any_runtime: EitherRuntime
 ) -> None:
     task = shutil.copytree(TASKS / "pathspec-0.11.1", tmp_path / "pathspec-0.11.1")
     mend, keep = task / "tests" / "fail_to_pass.txt", task / "tests" / "pass_to_pass.txt"
@@ -111,7 +111,7 @@ async def test_unfit_task_problems_name_the_tests(
     mend.write_text(mend.read_text() + moved)
     keep.write_text("".join([missing, *rest]))
     bundle = load_task(task, state_dir=sources)
-    finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=lambda line: None)
+    finding = await validate(bundle, images=images, runtime=any_runtime, on_progress=lambda line: None)
     assert not finding.fit
     assert f"{moved.strip()} passes with nothing done" in finding.problems
     assert f"{missing.strip()} does not pass with the gold solution" in finding.problems
