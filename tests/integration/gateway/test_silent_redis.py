@@ -28,7 +28,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedRedis]:
 
 @pytest.fixture
 async def http(server: EmbeddedRedis, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """Yield a client that waits for an answer longer than the gateway may take, and not for ever."""
+    """Yield a client that waits 30 s for an answer, which is longer than the gateway may take."""
     (tmp_path / "tasksets" / "demo").mkdir(parents=True)
     store = Store(server.url)
     await store.put_run(run_spec())
