@@ -240,8 +240,8 @@ class Sandbox(Protocol):
     async def freeze(self) -> None:
         """Stop every process, the tool server included, until ``thaw``. Return when none runs.
 
-        A call gets no answer meanwhile, but its time limit runs on. Raises SandboxGone if the sandbox has ended, and
-        RuntimeUnavailable if a process still runs after 10 s.
+        A call gets no answer meanwhile, and its time limit stops; that of a command, to a second. Raises SandboxGone if
+        the sandbox has ended, and RuntimeUnavailable if a process still runs after 10 s.
         """
         ...
 

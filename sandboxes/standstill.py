@@ -1,20 +1,25 @@
 """Let the sandboxes of one group stand still while something runs that they must not observe.
 
 Counters of the kernel and the speed of the machine tell a sandbox what another one does, and no filter hides all of
-them. A sandbox that stands still learns nothing. Calls that are in progress end first, so no time limit of a call runs
-while its sandbox stands still.
+them. A sandbox that stands still sees only what changed meanwhile: how long it took, and by how much counters rose.
+
+A block first waits for the calls in progress. A command that takes long is interrupted, and its time limit is moved.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from weakref import WeakValueDictionary
 
 from sandboxes.cancellation import shielded
 from sandboxes.errors import SandboxError, SandboxGone
 from sandboxes.interface import Sandbox
+
+COMMAND_WAIT_S = 10.0
+"""A block waits so long for commands. Calls without ``interruptible`` end within limits of their own."""
 
 log = logging.getLogger(__name__)
 
@@ -37,21 +42,23 @@ class Standstill:
     async def hold(self, group: str, slots: asyncio.Semaphore | None = None) -> AsyncIterator[None]:
         """Let every participant of ``group`` stand still during the block. Blocks of one group run one at a time.
 
-        Waits for a slot of ``slots``, if there are any, and then until the calls in progress of the participants have
-        ended. Between two blocks each participant that waits can begin a call. A sandbox that cannot be frozen is
-        logged and goes on.
+        Waits until the calls in progress of the participants have ended, but at most ``COMMAND_WAIT_S`` for those that
+        are interruptible, and then for a slot of ``slots``, if there are any. Between two blocks each participant that
+        waits can begin a call. A sandbox that cannot be frozen is removed.
         """
         if not self._is_on:
             async with slots or nullcontext():
                 yield
             return
         held = self._group(group)
-        async with held.turn, slots or nullcontext():
+        async with held.turn:
             held.is_open.clear()
             participants = tuple(held.participants)
             try:
-                await asyncio.gather(*(participant.stop() for participant in participants))
-                yield
+                await asyncio.gather(*(participant.await_calls() for participant in participants))
+                async with slots or nullcontext():
+                    await asyncio.gather(*(participant.stop() for participant in participants))
+                    yield
             finally:
                 await shielded(_thaw(participants))
                 held.is_open.set()  # before the next block has its turn, so that waiting calls begin before it
@@ -74,16 +81,16 @@ class _Group:
 class Participant:
     """A sandbox that stands still with its group, from ``enter`` to ``leave``.
 
-    Each call on the sandbox needs a block of ``call``. A call that has no time limit of its own may do without one: it
+    Each call on the sandbox needs a block of ``call``. A program without a time limit of its own may do without one: it
     is interrupted by each standstill, whose seconds are in ``still_s``.
     """
 
     def __init__(self, group: _Group) -> None:
         self._group = group
         self._sandbox: Sandbox | None = None
-        self._calls = 0
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
+        self._has_left = False
+        self._calls = _Count()
+        self._firm_calls = _Count()
         self._freezing = asyncio.Lock()
         self._waiting = _Stopwatch()
         self._still = _Stopwatch()
@@ -101,6 +108,7 @@ class Participant:
     async def enter(self, sandbox: Sandbox) -> None:
         """Join the group with ``sandbox``. Return when the group does not stand still."""
         self._sandbox = sandbox
+        self._has_left = False
         self._group.participants.add(self)
         if self._group.is_open.is_set():
             return
@@ -112,30 +120,40 @@ class Participant:
                 await shielded(self.thaw())
 
     def leave(self) -> None:
-        """Leave the group. A running standstill ends as for the others."""
+        """Leave the group. A standstill that has begun ends as for the others; see ``settle``."""
+        self._has_left = True
         self._group.participants.discard(self)
 
+    async def settle(self) -> None:
+        """Return when the sandbox, which has left, does not stand still any more."""
+        async with self._freezing:
+            is_still = self._still.is_running
+        if is_still:
+            await self._opened()
+
     @asynccontextmanager
-    async def call(self) -> AsyncIterator[None]:
-        """Make a call in the block, which begins when the sandbox does not stand still. Blocks may run in parallel."""
+    async def call(self, *, interruptible: bool = False) -> AsyncIterator[None]:
+        """Make a call in the block, which begins when the sandbox does not stand still. Blocks may run in parallel.
+
+        ``interruptible``: a standstill may begin in the middle of the call. Only limits of the sandbox are moved then.
+        """
         if not self._group.is_open.is_set():
             with self._waiting.running():
                 await self._opened()
-        self._calls += 1
-        self._is_idle.clear()
-        try:
+        with self._calls.one(), nullcontext() if interruptible else self._firm_calls.one():
             yield
-        finally:
-            self._calls -= 1
-            if not self._calls:
-                self._is_idle.set()
+
+    async def await_calls(self) -> None:
+        """Return when no call is in progress, or only interruptible ones that take long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(COMMAND_WAIT_S):
+                await self._calls.zero.wait()
+        await self._firm_calls.zero.wait()
 
     async def stop(self) -> None:
-        """Freeze the sandbox when its calls have ended. A sandbox that is gone needs no freezing."""
-        assert self._sandbox is not None
+        """Freeze the sandbox, or remove it if that fails. One that has left or is gone needs nothing."""
         async with self._freezing:
-            await self._is_idle.wait()
-            if self._still.is_running:
+            if self._has_left or self._still.is_running or self._sandbox is None:
                 return
             self._still.start()
             try:
@@ -143,11 +161,8 @@ class Participant:
             except SandboxGone:
                 return
             except SandboxError as error:
-                log.warning(
-                    "sandbox %s does not stand still, so what runs in it may observe the tests of its task: %s",
-                    self._sandbox.id,
-                    error,
-                )
+                log.warning("sandbox %s is removed, because it cannot stand still: %s", self._sandbox.id, error)
+                await self._sandbox.remove()
 
     async def thaw(self) -> None:
         """End the standstill of the sandbox, if there is one."""
@@ -169,6 +184,26 @@ class Participant:
 
 async def _thaw(participants: tuple[Participant, ...]) -> None:
     await asyncio.gather(*(participant.thaw() for participant in participants))
+
+
+class _Count:
+    """A number of running blocks."""
+
+    def __init__(self) -> None:
+        self.zero = asyncio.Event()
+        self.zero.set()
+        self._blocks = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        self._blocks += 1
+        self.zero.clear()
+        try:
+            yield
+        finally:
+            self._blocks -= 1
+            if not self._blocks:
+                self.zero.set()
 
 
 class _Stopwatch:
@@ -197,16 +232,10 @@ class _Stopwatch:
         if not self._blocks:
             self._sum += time.monotonic() - self._began
 
-    def running(self) -> "_Running":
-        return _Running(self)
-
-
-class _Running:
-    def __init__(self, watch: _Stopwatch) -> None:
-        self._watch = watch
-
-    def __enter__(self) -> None:
-        self._watch.start()
-
-    def __exit__(self, *error: object) -> None:
-        self._watch.stop()
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()

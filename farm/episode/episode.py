@@ -153,9 +153,12 @@ class _Episode:
         async with self._open_workplace() as workplace:
             sandbox = workplace.sandbox
             self._progress.image_digest = sandbox.image_digest
+            if self._past is not None:  # what the policy started runs on
+                await self._participant.enter(sandbox)
             await self._take_baseline(sandbox)
             for step in steps_of(self._bundle):
                 work = await self._work(step, sandbox)
+                await self._participant.settle()
                 await self._record(work)
                 if step.is_last and mode in GRADED_ELSEWHERE:
                     self._start_removal(workplace)  # during the grading, which boots its own sandboxes

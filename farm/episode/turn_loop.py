@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from farm.core.harness import DEFAULT_HARNESS, Harness
 from farm.core.rollout import StopReason, ToolUse, Turn, TurnKind
@@ -215,7 +216,9 @@ class TurnLoop:
                         reply.tool_calls,
                         results,
                         CallLimits(
-                            self._limits.tool_s, self._limits.calls_per_turn, self._conversation.participant.call
+                            self._limits.tool_s,
+                            self._limits.calls_per_turn,
+                            partial(self._conversation.participant.call, interruptible=True),
                         ),
                         TurnJournal(self._journal, index, past),
                     )

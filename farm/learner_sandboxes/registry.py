@@ -167,7 +167,7 @@ class LearnerSandboxes:
             prepared = place.toolset.prepare(tool, arguments)
             if isinstance(prepared, MalformedCall) and prepared.kind is ToolErrorKind.UNKNOWN_TOOL:
                 raise SandboxRefused(RefusalKind.UNKNOWN_TOOL, str(prepared))
-            async with place.participant.call():
+            async with place.participant.call(interruptible=True):
                 result = await place.toolset.run(place.sandbox, prepared, timeout_s=_LIMITS.tool_s)
             if tool == Answer.name:
                 live.answer = arguments
@@ -177,7 +177,7 @@ class LearnerSandboxes:
 
     async def exec(self, sandbox_id: str, command: ExecCommand, key: str) -> Answered[ExecResult]:
         async def work(place: Workplace) -> ExecResult:
-            async with place.participant.call():
+            async with place.participant.call(interruptible=True):
                 return await place.sandbox.exec(
                     command.argv,
                     cwd=command.cwd,

@@ -329,11 +329,15 @@ class ToolServerSandbox(SandboxCalls):
     async def freeze(self) -> None:
         if self._ended:
             raise SandboxGone(f"sandbox {self._id} was removed")
+        self._server.pause_limits()
         await self._runtime.freeze(self._id)
 
     async def thaw(self) -> None:
-        if not self._ended:
-            await self._runtime.thaw(self._id)
+        try:
+            if not self._ended:
+                await self._runtime.thaw(self._id)
+        finally:
+            self._server.resume_limits()
 
     async def snapshot(self) -> Snapshot:
         return await self._copy_files(self._runtime.snapshot(self))

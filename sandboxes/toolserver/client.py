@@ -17,6 +17,7 @@ from sandboxes.toolserver import protocol
 from sandboxes.toolserver.connection import ServerConnection, connect
 from sandboxes.toolserver.protocol import Op, ServerReply, WriteFlag
 from sandboxes.toolserver.replay import READ_OPS, current_call
+from sandboxes.toolserver.time_limits import TimeLimits
 
 ANSWER_S = 120.0
 """Time-out of calls without one of their own, and addition to that of others, after which the server is lost."""
@@ -41,6 +42,7 @@ class ToolServer:
         self._session_locks: dict[str, asyncio.Lock] = {}
         self._output_locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._call_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._limits = TimeLimits()
 
     @classmethod
     async def connect(cls, path: Path, *, expected_pid: int | None, timeout_s: float) -> Self:
@@ -62,6 +64,13 @@ class ToolServer:
             raise BootError(f"the tool server at {path} did not answer within {timeout_s:g} s") from None
         except (OSError, SandboxGone) as error:
             raise BootError(f"the tool server at {path} does not answer: {error}") from None
+
+    def pause_limits(self) -> None:
+        """Let no time pass for the limits of calls, because the sandbox is frozen."""
+        self._limits.pause()
+
+    def resume_limits(self) -> None:
+        self._limits.resume()
 
     async def close(self) -> None:
         """Close the connection. Processes inside go on."""
@@ -269,7 +278,7 @@ class ToolServer:
             request_id = self._next_id
         data = protocol.frame(request_id, op, body)
         try:
-            async with asyncio.timeout(wait_s):
+            async with self._limits.limit(wait_s):
                 return await self._connection.ask(request_id, data)
         except TimeoutError:
             raise SandboxGone(f"the tool server did not answer within {wait_s:g} s") from None

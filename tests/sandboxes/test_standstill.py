@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sandboxes import FakeRuntime, SandboxSpec
+from sandboxes import FakeRuntime, RuntimeUnavailable, SandboxGone, SandboxSpec
+from sandboxes import standstill as standstill_module
 from sandboxes.standstill import Participant, Standstill
 from sandboxes.testing.fake_runtime import FakeSandbox
 
@@ -170,6 +171,74 @@ async def test_lost_sandbox_keeps_no_block_from_beginning(sandbox: FakeSandbox) 
     await sandbox.die()
     async with standstill.hold("a task"):
         pass
+
+
+async def test_long_command_is_interrupted(sandbox: FakeSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standstill_module, "COMMAND_WAIT_S", 0.01)
+    standstill = Standstill()
+    participant = await entered(standstill, sandbox)
+    async with participant.call(interruptible=True), standstill.hold("a task"):
+        assert sandbox.is_frozen()
+    assert not sandbox.is_frozen()
+
+
+async def test_long_call_of_one_task_takes_no_slot_from_another(sandbox: FakeSandbox) -> None:
+    standstill, slots = Standstill(), asyncio.Semaphore(1)
+    participant = await entered(standstill, sandbox)
+    began = asyncio.Event()
+
+    async def hold() -> None:
+        async with standstill.hold("a task", slots):
+            began.set()
+
+    async with participant.call():
+        holding = asyncio.create_task(hold())
+        await let_others_run()
+        async with standstill.hold("another task", slots):
+            assert not began.is_set()
+    await holding
+
+
+async def test_sandbox_that_leaves_before_a_standstill_is_not_frozen(sandbox: FakeSandbox) -> None:
+    standstill = Standstill()
+    participant = await entered(standstill, sandbox)
+
+    async def hold() -> None:
+        async with standstill.hold("a task"):
+            assert not sandbox.is_frozen()
+
+    async with participant.call():
+        holding = asyncio.create_task(hold())
+        await let_others_run()
+        participant.leave()
+    await participant.settle()
+    await holding
+
+
+async def test_sandbox_that_leaves_in_a_standstill_settles_at_its_end(sandbox: FakeSandbox) -> None:
+    standstill = Standstill()
+    participant = await entered(standstill, sandbox)
+    async with standstill.hold("a task"):
+        participant.leave()
+        settling = asyncio.create_task(participant.settle())
+        await let_others_run()
+        assert not settling.done()
+    await settling
+    assert not sandbox.is_frozen()
+
+
+class UnfreezableSandbox(FakeSandbox):
+    async def freeze(self) -> None:
+        raise RuntimeUnavailable("a process still runs")
+
+
+async def test_sandbox_that_cannot_be_frozen_is_removed(sandbox: FakeSandbox) -> None:
+    sandbox.__class__ = UnfreezableSandbox
+    standstill = Standstill()
+    await entered(standstill, sandbox)
+    async with standstill.hold("a task"):
+        with pytest.raises(SandboxGone):
+            await sandbox.ping()
 
 
 async def test_block_has_a_slot() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxes.cancellation import shielded
-from sandboxes.cgroups.cgroups import find_hierarchies, limit_sockets, memory_group
+from sandboxes.cgroups.cgroups import FREEZE_S, find_hierarchies, limit_sockets, memory_group
 from sandboxes.docker_engine.api import Engine, EngineError, Image
 from sandboxes.errors import (
     BootError,
@@ -60,6 +60,7 @@ COPYABLE_RUNTIMES = (None, "runc", "crun")
 """OCI runtimes whose containers write files to the daemon's layers. gVisor keeps changes in its own process."""
 HEALTH_CHECK_S = 0.25
 FOREVER_S = 86_400.0
+FREEZE_RETRY_S = 0.05
 
 
 class DockerRuntime(ToolServerRuntime):
@@ -282,12 +283,16 @@ class DockerRuntime(ToolServerRuntime):
         return state.pid
 
     async def freeze(self, sandbox_id: str) -> None:
-        try:
-            has_paused = await shielded(pause(self._engine, container_name(sandbox_id)))
-        except EngineError as error:
-            raise RuntimeUnavailable(f"Docker cannot pause sandbox {sandbox_id}: {error.message}") from None
-        if not has_paused:
-            raise SandboxGone(f"sandbox {sandbox_id} has ended")
+        name, give_up_at = container_name(sandbox_id), time.monotonic() + FREEZE_S
+        while True:
+            try:
+                if not await shielded(pause(self._engine, name)):
+                    raise SandboxGone(f"sandbox {sandbox_id} has ended")
+                return
+            except EngineError as error:  # processes that write or start others may not freeze at once
+                if time.monotonic() > give_up_at:
+                    raise RuntimeUnavailable(f"Docker cannot pause sandbox {sandbox_id}: {error.message}") from None
+            await asyncio.sleep(FREEZE_RETRY_S)
 
     async def thaw(self, sandbox_id: str) -> None:
         await shielded(unpause(self._engine, container_name(sandbox_id)))

@@ -165,9 +165,18 @@ void call_remove_asker(const struct connection *asker)
                 call->askers[i] = NULL;
 }
 
-uint64_t call_expire_due(void)
+void call_postpone(uint64_t lost)
 {
-    uint64_t now = loop_now(), next = 0;
+    for (struct call *call = first; call; call = call->next)
+        if (!call->done && call->expire) {
+            call->deadline += lost;
+            call->started += lost;
+        }
+}
+
+uint64_t call_expire_due(uint64_t now)
+{
+    uint64_t next = 0;
     for (struct call *call = first; call;) {
         if (!call->done && call->expire && call->deadline <= now) {
             call->expire(call);

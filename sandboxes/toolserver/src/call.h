@@ -50,7 +50,10 @@ void call_finish(struct call *call);
 void call_finish_error(struct call *call, int error);
 /* Remove a closed connection from all calls. */
 void call_remove_asker(const struct connection *asker);
-/* Expire the calls whose deadline has passed. Return the next deadline, or 0. */
-uint64_t call_expire_due(void);
+/* Let no deadline count a standstill of so many microseconds. */
+void call_postpone(uint64_t lost);
+
+/* Expire the calls whose deadline has passed at `now`. Return the next deadline, or 0. */
+uint64_t call_expire_due(uint64_t now);
 
 #endif

@@ -17,6 +17,10 @@ void loop_change(struct source *source, uint32_t events);
 void loop_close(struct source *source);
 /* Return monotonic time in microseconds. */
 uint64_t loop_now(void);
+/* Set `now`. Return the microseconds since the last look for which this process did not run although a deadline was
+ * pending: a standstill of the sandbox. */
+uint64_t loop_lost(uint64_t *now);
+
 /* Wait until `deadline` at most (0: no limit) and handle one event. */
 void loop_step(uint64_t deadline);
 

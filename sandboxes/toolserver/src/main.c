@@ -108,6 +108,8 @@ int main(int argc, char **argv)
         return fail("epoll");
     if (inherited ? !listen_inherited(3) : !listen_at(path, any_peer))
         return fail(inherited ? "the inherited socket" : path);
-    for (;;)
-        loop_step(call_expire_due());
+    for (uint64_t now;;) {
+        call_postpone(loop_lost(&now));
+        loop_step(call_expire_due(now));
+    }
 }

@@ -9,6 +9,8 @@ from sandboxes import Runtime, Sandbox, SandboxGone, SandboxSpec
 from tests.support.sandboxes.conformance import WAIT_S, living, text, until_there
 
 STILL_S = 1.5
+LIMIT_S = 8.0
+SLOW = "echo > /tmp/started; for i in 1 2 3 4 5 6 7 8; do sleep 0.1; done"
 TICKS = "while :; do cat /proc/uptime; done > /tmp/ticks"
 ONE_MORE_TICK = "size() { wc -c < /tmp/ticks; }; n=$(size); while [ $(size) = $n ]; do :; done"
 
@@ -40,9 +42,20 @@ class FreezeContract:
 
 
 class StillnessContract(FreezeContract):
+    async def test_frozen_time_does_not_count_for_a_command(self, sandbox: Sandbox) -> None:
+        call = asyncio.create_task(sandbox.exec(["sh", "-c", SLOW], timeout_s=LIMIT_S))
+        await until_there(sandbox, "/tmp/started")
+        await sandbox.freeze()
+        await asyncio.sleep(LIMIT_S + 1)
+        await sandbox.thaw()
+        result = await call
+        assert (result.exit_code, result.timed_out) == (0, False)
+        assert result.duration_s < LIMIT_S
+
     async def test_no_process_runs_while_frozen(self, sandbox: Sandbox) -> None:
         job = await sandbox.start_job(TICKS)
         await until_there(sandbox, "/tmp/ticks")
+        await sandbox.exec(["sh", "-c", ONE_MORE_TICK], timeout_s=WAIT_S)
         await sandbox.freeze()
         await asyncio.sleep(STILL_S)
         await sandbox.thaw()
