@@ -34,7 +34,7 @@ long.
 """
 
 LEAST_READ_BYTES = 16 * 1024
-"""What a client has to read of its answer in each ``timeout_keep_alive``; otherwise the gateway drops the rest."""
+"""A client has to read this many bytes of its answer in each ``timeout_keep_alive``, or the rest is dropped."""
 
 _INT = struct.Struct("i")
 _RESET = struct.pack("ii", 1, 0)
@@ -102,7 +102,7 @@ class GuardedConnection(H11Protocol, asyncio.BufferedProtocol):
 
     uvicorn's own limit holds only between an answer and the next byte: half a head, or the rest of a body that was
     refused, would hold a connection without end. A stranger's connection ends ``stranger_s`` after it began. An answer
-    that nobody reads is dropped, because it may have many megabytes.
+    that its client stops reading is dropped, because it may have many megabytes.
     """
 
     def __init__(
