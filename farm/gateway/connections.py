@@ -6,9 +6,13 @@ always gets in. A known connection takes a place of its role: many waiting learn
 """
 
 import asyncio
+import fcntl
 import ipaddress
 import logging
 import resource
+import socket
+import struct
+import termios
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,6 +33,11 @@ READ_BYTES = 16 * 1024
 long.
 """
 
+LEAST_READ_BYTES = 16 * 1024
+"""A client has to read this many bytes of its answer in each ``timeout_keep_alive``, or the rest is dropped."""
+
+_INT = struct.Struct("i")
+_RESET = struct.pack("ii", 1, 0)
 _PLACE = "connection"
 _SILENT = logging.getLogger("farm.gateway.http")
 """A logger that drops warnings: each malformed request of a stranger would write a line."""
@@ -92,7 +101,8 @@ class GuardedConnection(H11Protocol, asyncio.BufferedProtocol):
     """End a connection on which no request was being answered for ``timeout_keep_alive``, even if bytes trickle in.
 
     uvicorn's own limit holds only between an answer and the next byte: half a head, or the rest of a body that was
-    refused, would hold a connection without end. A stranger's connection ends ``stranger_s`` after it began.
+    refused, would hold a connection without end. A stranger's connection ends ``stranger_s`` after it began. An answer
+    that its client stops reading is dropped, because it may have many megabytes.
     """
 
     def __init__(
@@ -107,6 +117,7 @@ class GuardedConnection(H11Protocol, asyncio.BufferedProtocol):
         self._places = server_state
         self._idling: asyncio.TimerHandle | None = None
         self._stranger: asyncio.TimerHandle | None = None
+        self._unread: int | None = None
 
     @property
     def idle(self) -> bool:
@@ -144,6 +155,34 @@ class GuardedConnection(H11Protocol, asyncio.BufferedProtocol):
         """Close at once, without waiting until the peer has read what was written."""
         self._places.leave(self)
         self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        self._unread = None
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._expect_reader()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End the connection, unless its last answer is still read."""
+        before, self._unread = self._unread, self._bytes_unread()
+        if not self.transport.get_write_buffer_size():
+            super().timeout_keep_alive_handler()
+        elif before is not None and self._unread > before - LEAST_READ_BYTES:
+            # Otherwise the kernel would keep its part of the answer for a peer that acknowledges but never reads.
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.end()
+        else:
+            self._expect_reader()
+
+    def _bytes_unread(self) -> int:
+        """Return the bytes of the answer in this process and in the kernel, which passes them on in large steps."""
+        place = self.transport.get_extra_info("socket")
+        in_kernel = 0 if place.fileno() < 0 else _INT.unpack(fcntl.ioctl(place, termios.TIOCOUTQ, bytes(_INT.size)))[0]
+        return self.transport.get_write_buffer_size() + int(in_kernel)
+
+    def _expect_reader(self) -> None:
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _watch(self) -> None:
         if not self.idle:

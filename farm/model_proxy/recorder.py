@@ -22,6 +22,9 @@ from farm.policy.base import Message, Policy, PolicyError, Reply, ReplyOptions, 
 MOST_ADDED_CHARS = 16_000
 MOST_RESULT_CHARS = 100_000
 """Longer texts of an agent are cut in the record, because an agent decides how much it sends."""
+RUNNING_MAX = 8
+"""Requests of an episode that the policy works on at the same time; further ones wait. An episode can exceed its limit
+of tokens by this number of replies."""
 NOT_KEPT = "[... left out by the farm: the agent sent too much]"
 MOST_OPENING = 8
 """Number of first messages that describe an episode."""
@@ -104,6 +107,7 @@ class Recorder:
     _kept_tokens: int = 0
     _call_ids: set[str] = field(default_factory=set)
     _preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _running: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RUNNING_MAX))
 
     def __post_init__(self) -> None:
         self._memory = ReplyMemory(keeps_thinking=self.harness.thinking is Thinking.KEEP)
@@ -129,6 +133,13 @@ class Recorder:
         number, self._requested = self._requested, self._requested + 1
         began = self._tick()
         messages, digests = await self._prepare(request.messages)
+        async with self._running:
+            return await self._ask(request, number, messages, digests, began)
+
+    async def _ask(
+        self, request: ModelRequest, number: int, messages: list[Message], digests: list[bytes], began: int
+    ) -> Reply:
+        self._refuse_if_spent()
         started_at, asked_at = time.time(), time.monotonic()
         self._busy.enter()
         try:
@@ -161,13 +172,16 @@ class Recorder:
 
     def _refuse_after_end(self) -> None:
         """End the episode if it has reached a limit. Raises Refused if it has ended."""
+        if not self.ended.done() and self._requested >= self.limits.max_turns:
+            self.ended.set_result(StopReason.MAX_TURNS)
+        self._refuse_if_spent()
+
+    def _refuse_if_spent(self) -> None:
+        """End the episode if its tokens are spent. Raises Refused if it has ended."""
         spent = sum(one.reply.completion_tokens for one in self.replies)
         most = math.inf if self.limits.max_tokens is None else self.limits.max_tokens
-        if not self.ended.done():
-            if self._requested >= self.limits.max_turns:
-                self.ended.set_result(StopReason.MAX_TURNS)
-            elif self._kept_tokens >= self.limits.kept_tokens or spent >= most:
-                self.ended.set_result(StopReason.MAX_TOKENS)
+        if not self.ended.done() and (self._kept_tokens >= self.limits.kept_tokens or spent >= most):
+            self.ended.set_result(StopReason.MAX_TOKENS)
         if self.ended.done():
             raise _over("a limit of the episode is reached")
 

@@ -16,10 +16,10 @@ from farm.core.rollout import StopReason
 from farm.model_proxy import RecordLimits
 from farm.model_proxy.http_server import HEAD_LINES_MAX, PARTS_MAX
 from farm.model_proxy.model_request import ModelRequest
-from farm.model_proxy.recorder import NOT_KEPT
+from farm.model_proxy.recorder import NOT_KEPT, RUNNING_MAX
 from tests.support.attacks.called_threads import called_threads
 from tests.support.attacks.child import output_of
-from tests.support.farm.model_calls import MESSAGES, TOOLS, segment_mismatches
+from tests.support.farm.model_calls import MESSAGES, TOOLS, segment_mismatches, until
 from tests.support.farm.proxied_model import KEY, ProxiedModel, proxied
 
 CHAT, RESPONSES, ANTHROPIC = "/openai/v1/chat/completions", "/openai/v1/responses", "/anthropic/v1/messages"
@@ -228,6 +228,20 @@ async def test_texts_of_the_agent_in_the_record_are_bounded() -> None:
     assert sum(map(len, texts)) > 5_000
     assert sum(len(text) for text in texts if text != NOT_KEPT) <= 10_000
     assert NOT_KEPT in texts
+
+
+async def test_parallel_requests_exceed_the_tokens_by_few_replies() -> None:
+    """Tokens are counted when a reply is whole, so all requests that run then are beyond the limit."""
+    async with proxied(limits=RecordLimits(max_turns=24, max_tokens=1)) as proxy:
+        proxy.model.plan(kind="hang", next=24)
+        asking = [asyncio.create_task(proxy.http.post(CHAT, json=BODY)) for _ in range(24)]
+        await until(lambda: proxy.recorder._requested == 24)
+        await until(lambda: proxy.model.faults.injected["hang"] >= RUNNING_MAX)
+        assert proxy.model.faults.injected["hang"] == RUNNING_MAX
+        for one in asking:
+            one.cancel()
+        await asyncio.wait(asking)
+        await until(lambda: not proxy.recorder.is_busy)
 
 
 async def test_prompts_that_grow_are_kept_once(proxy: ProxiedModel) -> None:
