@@ -8,8 +8,8 @@ from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat
 from farm.grading import GradingRequest, UnfitTask, VerifierCheck, VerifierError
 from farm.tasks.bundle import BundleFile, TaskBundle
-from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.support.farm.tiny import task
+from tests.support.outside import EitherRuntime
 
 pytestmark = pytest.mark.docker
 
@@ -33,12 +33,12 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("name", UNFIT)
-async def test_image_unable_to_run_tests_is_unfit(tiny_image: str, docker_runtime: DockerRuntime, name: str) -> None:
+async def test_image_unable_to_run_tests_is_unfit(tiny_image: str, any_runtime: EitherRuntime, name: str) -> None:
     report, command, script, why = UNFIT[name]
     sound, unfit = VerifierCheck(), bundle(tiny_image, report, command, script)
     for _ in range(2):
         with pytest.raises(UnfitTask, match=f"with nothing changed, .*{why}"):
-            await sound.require(GradingRequest(unfit, Change(), docker_runtime), "sha256:1")
+            await sound.require(GradingRequest(unfit, Change(), any_runtime), "sha256:1")
 
 
 FIT = {
@@ -50,17 +50,17 @@ FIT = {
 @pytest.mark.parametrize("mode", [GradingMode.PATCH, GradingMode.SNAPSHOT, GradingMode.SHARED])
 @pytest.mark.parametrize("name", FIT)
 async def test_tests_failing_without_change_are_fit(
-    tiny_image: str, docker_runtime: DockerRuntime, name: str, mode: GradingMode
+    tiny_image: str, any_runtime: EitherRuntime, name: str, mode: GradingMode
 ) -> None:
     fit = bundle(tiny_image, *FIT[name])
     fit = replace(fit, task=replace(fit.task, verifier=replace(fit.task.verifier, mode=mode)))
-    await VerifierCheck().require(GradingRequest(fit, Change(), docker_runtime), "sha256:1")
+    await VerifierCheck().require(GradingRequest(fit, Change(), any_runtime), "sha256:1")
 
 
-async def test_timed_out_verifier_check_is_retryable(tiny_image: str, docker_runtime: DockerRuntime) -> None:
+async def test_timed_out_verifier_check_is_retryable(tiny_image: str, any_runtime: EitherRuntime) -> None:
     slow, sound = bundle(tiny_image, ReportFormat.EXIT_CODE, "sleep 60"), VerifierCheck()
     with pytest.raises(VerifierError, match="did not end") as caught:
-        await sound.require(GradingRequest(slow, Change(), docker_runtime, verify_s=0.2), "sha256:1")
+        await sound.require(GradingRequest(slow, Change(), any_runtime, verify_s=0.2), "sha256:1")
     assert caught.value.retryable
     quick = replace(slow, task=replace(slow.task, verifier=replace(slow.task.verifier, command="exit 1")))
-    await sound.require(GradingRequest(quick, Change(), docker_runtime), "sha256:1")
+    await sound.require(GradingRequest(quick, Change(), any_runtime), "sha256:1")
