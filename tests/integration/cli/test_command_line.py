@@ -467,17 +467,6 @@ def test_run_prints_waiting_reason_and_trainable_count(up: Mapping[str, str], tm
     assert row[-2] == "0/1"
 
 
-def test_unknown_name_without_task_sets_requests_directory(farm: Farm) -> None:
-    started = farm("up", "--detach", at="unnamed")
-    assert started.returncode == 0, started.stderr
-    try:
-        done = farm("run", "nosuch", "--policy", "nop", at="unnamed")
-        assert done.returncode == 1
-        assert "nosuch: not there; name a directory of tasks by its path" in done.stderr.splitlines()[-1]
-    finally:
-        assert farm("down", at="unnamed").returncode == 0
-
-
 def test_unknown_task_set_error_lists_existing_names(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("run", "nowhere", "--policy", "nop")
     assert done.returncode == 1
@@ -584,26 +573,38 @@ def test_empty_rollout_list_prints_its_filter(farm: Farm, up: Mapping[str, str])
     assert done.stderr.startswith("error: There is no such thing: there is no run run-nope; ")
 
 
-def test_client_uses_highest_configured_token(farm: Farm, tmp_path: Path) -> None:
-    tokens = {"operator": "operator=first", "learner": "learner=second", "viewer": "viewer=third"}
-    started = farm("up", "--detach", at="tokens", FARM_TOKENS=",".join(tokens.values()))
+TOKENS = {"operator": "operator=first", "learner": "learner=second", "viewer": "viewer=third"}
+
+
+@pytest.fixture(scope="module")
+def with_tokens(farm: Farm) -> Iterator[str]:
+    """A farm that has tokens and no task sets; ``at`` for it."""
+    started = farm("up", "--detach", at="tokens", FARM_TOKENS=",".join(TOKENS.values()))
     assert started.returncode == 0, started.stderr
-    try:
-        for given, code, said in (
-            ("", 1, "A bearer token is needed: "),
-            ("operator=wrong", 1, "A bearer token is needed: "),
-            (tokens["viewer"], 0, ""),
-            (f"{tokens['viewer']},{tokens['learner']}", 0, ""),
-        ):
-            done = farm("rollouts", "list", "--json", at="tokens", FARM_TOKENS=given)
-            assert (done.returncode, json.loads(done.stdout or "[]")) == (code, [])
-            assert said in done.stderr
-            assert ("FARM_TOKENS" in done.stderr) == bool(code)
-        refused = farm("run", str(SQLPARSE), "--policy", "nop", at="tokens", FARM_TOKENS=tokens["learner"])
-        assert refused.returncode == 1
-        assert "this needs the role operator, not learner; set FARM_TOKENS" in refused.stderr.splitlines()[-1]
-    finally:
-        assert farm("down", at="tokens").returncode == 0
+    yield "tokens"
+    assert farm("down", at="tokens").returncode == 0
+
+
+def test_client_uses_highest_configured_token(farm: Farm, with_tokens: str) -> None:
+    for given, code, said in (
+        ("", 1, "A bearer token is needed: "),
+        ("operator=wrong", 1, "A bearer token is needed: "),
+        (TOKENS["viewer"], 0, ""),
+        (f"{TOKENS['viewer']},{TOKENS['learner']}", 0, ""),
+    ):
+        done = farm("rollouts", "list", "--json", at=with_tokens, FARM_TOKENS=given)
+        assert (done.returncode, json.loads(done.stdout or "[]")) == (code, [])
+        assert said in done.stderr
+        assert ("FARM_TOKENS" in done.stderr) == bool(code)
+    refused = farm("run", str(SQLPARSE), "--policy", "nop", at=with_tokens, FARM_TOKENS=TOKENS["learner"])
+    assert refused.returncode == 1
+    assert "this needs the role operator, not learner; set FARM_TOKENS" in refused.stderr.splitlines()[-1]
+
+
+def test_unknown_name_without_task_sets_requests_directory(farm: Farm, with_tokens: str) -> None:
+    done = farm("run", "nosuch", "--policy", "nop", at=with_tokens, FARM_TOKENS=TOKENS["operator"])
+    assert done.returncode == 1
+    assert "nosuch: not there; name a directory of tasks by its path" in done.stderr.splitlines()[-1]
 
 
 def test_head_prints_join_address_and_keeps_logs(farm: Farm, up: Mapping[str, str], tmp_path: Path) -> None:

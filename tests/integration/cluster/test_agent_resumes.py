@@ -34,6 +34,7 @@ from tests.support.farm import tiny
 from tests.support.farm.agent_process import AgentProcess
 from tests.support.farm.episode_values import EDITOR
 from tests.support.model_server import ModelServer, Say, Script, serving
+from tests.support.outside import runtimes_of
 from tests.support.redis_server import running_redis
 from tests.support.services import needs_root
 from tests.support.state_dirs import share
@@ -113,9 +114,14 @@ class Scene:
         return None
 
 
-@pytest.fixture(params=["oci", "docker"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test on the runtime ``oci``, and a test that is marked ``docker_too`` also on ``docker``.
+
+    What is resumed at each moment is the agent's. The runtimes differ in how a sandbox, a command and a verifier's
+    sandbox outlive the agent, and in how they are removed.
+    """
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", runtimes_of(metafunc))
 
 
 @pytest.fixture
@@ -254,6 +260,7 @@ async def test_episode_resumes_after_kill_around_summary(scene: Scene) -> None:
     over.set()
 
 
+@pytest.mark.docker_too
 @pytest.mark.parametrize("about_s", [3.5, 8.5])
 async def test_episode_resumes_after_kill_during_command(scene: Scene, about_s: float) -> None:
     """A command that ended while the agent was down is answered from its kept result; a running command continues."""
@@ -295,6 +302,7 @@ async def test_episode_resumes_after_kill_during_change_capture(scene: Scene) ->
     check_whole(done)
 
 
+@pytest.mark.docker_too
 async def test_episode_resumes_after_kill_during_grading(scene: Scene) -> None:
     seconds = nap(4.5)
     scene.model.script[:] = script()
@@ -306,6 +314,7 @@ async def test_episode_resumes_after_kill_during_grading(scene: Scene) -> None:
     check_whole(await scene.rollout(rollout_id))
 
 
+@pytest.mark.docker_too
 async def test_cancelled_episode_is_removed_after_agent_restart(
     scene: Scene, docker_client: docker.DockerClient
 ) -> None:

@@ -9,8 +9,8 @@ from farm.episode import NodeServices, run_episode
 from farm.policy.oracle import OraclePolicy
 from farm.tasks import TaskBundle, ensure_image, images_of, pack, unpack
 from sandboxes.images.store import ImageStore
-from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.support.farm.episode_values import Scripted, call, order, say
+from tests.support.outside import EitherRuntime
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -55,16 +55,16 @@ echo ${reward:-0} > /logs/verifier/reward.txt
     ("policy", "tests", "owner", "uid"), [('"bob"', "", "bob", "1234"), ("1234", 'user = "root"', "root", "0")]
 )
 async def test_policy_and_tests_run_as_task_users(
-    policy: str, tests: str, owner: str, uid: str, load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
+    policy: str, tests: str, owner: str, uid: str, load_files: Load, images: ImageStore, any_runtime: EitherRuntime
 ) -> None:
     bundle = load_files(written(policy, tests, owner, uid))
     assert unpack(pack(bundle)) == bundle
     await ensure_image(bundle, images)
     oracle = OraclePolicy(bundle)
-    rollout = await run_episode(order(), bundle, oracle, NodeServices("n1", docker_runtime))
+    rollout = await run_episode(order(), bundle, oracle, NodeServices("n1", any_runtime))
     assert rollout.reward == 1.0, (rollout.reason, rollout.error, rollout.turns)
     barred = await run_episode(
-        order(), bundle, run("cat /app/secret; echo x > /etc/passwd"), NodeServices("n1", docker_runtime)
+        order(), bundle, run("cat /app/secret; echo x > /etc/passwd"), NodeServices("n1", any_runtime)
     )
     assert barred.reward == 0.0
     assert barred.turns[0].tool_uses[0].result.count("ermission denied") == 1 + (owner == "root")
@@ -72,7 +72,7 @@ async def test_policy_and_tests_run_as_task_users(
 
 @pytest.mark.parametrize(("mode", "reward"), [("644", 1.0), ("666", 0.0)])
 async def test_snapshot_grading_accepts_only_unwritable_bytecode(
-    mode: str, reward: float, load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
+    mode: str, reward: float, load_files: Load, images: ImageStore, any_runtime: EitherRuntime
 ) -> None:
     cached = f"RUN install -D -m {mode} /dev/null /app/lib/__pycache__/a.pyc\n"
     files = written()
@@ -82,21 +82,19 @@ async def test_snapshot_grading_accepts_only_unwritable_bytecode(
     }
     bundle = load_files({**files, **copied})
     await ensure_image(bundle, images)
-    rollout = await run_episode(
-        order(), bundle, run('echo "1234 $HOME 1234" > who'), NodeServices("n1", docker_runtime)
-    )
+    rollout = await run_episode(order(), bundle, run('echo "1234 $HOME 1234" > who'), NodeServices("n1", any_runtime))
     assert (rollout.reward, rollout.error) == (reward, None), rollout.reason
 
 
 async def test_user_missing_in_image_is_task_error(
-    load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
+    load_files: Load, images: ImageStore, either_runtime: EitherRuntime
 ) -> None:
     bundle = load_files(written('"alice"'))
     await ensure_image(bundle, images)
-    rollout = await run_episode(order(), bundle, run("true"), NodeServices("n1", docker_runtime))
+    rollout = await run_episode(order(), bundle, run("true"), NodeServices("n1", either_runtime))
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.error.retryable, rollout.reward) == (Origin.TASK, False, None)
-    assert "user alice" in rollout.error.message
+    assert "alice" in rollout.error.message
 
 
 async def test_policy_image_is_rebuilt_with_task_image(load_files: Load, images: ImageStore) -> None:
@@ -150,7 +148,7 @@ command = "test -e /app/set-up"
 
 @pytest.mark.parametrize("separate", [False, True])
 async def test_steps_run_in_order_in_one_sandbox(
-    separate: bool, load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
+    separate: bool, load_files: Load, images: ImageStore, any_runtime: EitherRuntime
 ) -> None:
     toml = STEPS["task.toml"]
     if separate:
@@ -158,7 +156,7 @@ async def test_steps_run_in_order_in_one_sandbox(
     bundle = load_files({**STEPS, "task.toml": toml})
     await ensure_image(bundle, images)
     oracle = OraclePolicy(bundle)
-    rollout = await run_episode(order(), bundle, oracle, NodeServices("n1", docker_runtime))
+    rollout = await run_episode(order(), bundle, oracle, NodeServices("n1", any_runtime))
     assert rollout.reward == 1.0, (rollout.reason, rollout.error)
     assert [rollout.reward_components[f"step_{number}"] for number in (1, 2)] == [1.0, 1.0]
     # Files and time go on, processes and what a shell knows do not; of a step's tests nothing is ever there.
@@ -168,18 +166,18 @@ async def test_steps_run_in_order_in_one_sandbox(
         say(call("bash", {"command": "echo ${KEPT:-gone}; pgrep sleep; ls /tests /logs/verifier; cat second"})),
         say(call("submit", {})),
     )
-    rollout = await run_episode(order(), bundle, halves, NodeServices("n1", docker_runtime))
+    rollout = await run_episode(order(), bundle, halves, NodeServices("n1", any_runtime))
     seen = rollout.turns[2].tool_uses[0].result
     assert "gone" in seen
     assert seen.count("No such file") == 2
     assert "2" in seen
     assert (rollout.reward, rollout.reward_components["steps_begun"]) == (0.5, 2.0)
-    barred = await run_episode(order(), bundle, run("echo 2 > first"), NodeServices("n1", docker_runtime))
+    barred = await run_episode(order(), bundle, run("echo 2 > first"), NodeServices("n1", any_runtime))
     assert (barred.reward, barred.reward_components["steps_begun"]) == (0.0, 1.0)
     broken = Scripted(
         say(call("bash", {"command": "echo 1 > first; mkdir setup.sh"})),
         say(call("submit", {})),
     )
-    rollout = await run_episode(order(), bundle, broken, NodeServices("n1", docker_runtime))
+    rollout = await run_episode(order(), bundle, broken, NodeServices("n1", any_runtime))
     assert (rollout.reward, rollout.reward_components["step_2"]) == (0.5, 0.0)
-    assert not [name async for name in docker_runtime.living()]
+    assert not [name async for name in any_runtime.living()]

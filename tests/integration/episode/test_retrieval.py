@@ -14,9 +14,9 @@ from farm.task_generation.services import GenerationServices
 from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle, load_task, sandbox_spec
 from sandboxes.images.store import ImageStore
-from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.support.farm.episode_values import EDITOR, Scripted, call, order, say
 from tests.support.farm.tiny import task
+from tests.support.outside import EitherRuntime
 
 pytestmark = pytest.mark.docker
 
@@ -58,7 +58,7 @@ def source(tmp_path: Path, tiny_image: str) -> Path:
     return tmp_path / "tiny"
 
 
-async def test_retrieval_answer_with_parallel_calls_is_rewarded(docker_runtime: DockerRuntime, tiny_image: str) -> None:
+async def test_retrieval_answer_with_parallel_calls_is_rewarded(any_runtime: EitherRuntime, tiny_image: str) -> None:
     plain = task(tiny_image)
     wanted = Retrieval(calls_per_turn=3, max_turns=2, beta=0.5, expected=(FileLines("tiny.py", ((2, 2),)),))
     bundle = replace(plain, task=replace(plain.task, retrieval=wanted, max_turns=2))
@@ -69,7 +69,7 @@ async def test_retrieval_answer_with_parallel_calls_is_rewarded(docker_runtime: 
         call("glob", {"pattern": "*"}),
     )
     answer = say(call("answer", {"files": [{"path": "/repo/tiny.py", "lines": [[1, 2]]}]}))
-    rollout = await run_episode(order(), bundle, Scripted(looks, answer), NodeServices("n1", docker_runtime))
+    rollout = await run_episode(order(), bundle, Scripted(looks, answer), NodeServices("n1", any_runtime))
     check(rollout)
     assert rollout.status is Status.COMPLETED
     assert [use.error_kind for use in rollout.turns[0].tool_uses] == [None, None, None, "over_limit"]
@@ -77,22 +77,22 @@ async def test_retrieval_answer_with_parallel_calls_is_rewarded(docker_runtime: 
     assert "tiny.py" in rollout.turns[0].tool_uses[1].result
     assert (rollout.reward_components["lines_precision"], rollout.reward_components["lines_recall"]) == (0.5, 1.0)
     assert rollout.reward == pytest.approx((1 + 1.25 * 0.5 / 1.125) / 2)
-    assert [name async for name in docker_runtime.living()] == []
+    assert [name async for name in any_runtime.living()] == []
 
 
 async def test_retrieval_task_is_created_and_validated(
-    tmp_path: Path, source: Path, images: ImageStore, docker_runtime: DockerRuntime
+    tmp_path: Path, source: Path, images: ImageStore, any_runtime: EitherRuntime
 ) -> None:
-    bundle = await made(tmp_path, source, images, docker_runtime)
+    bundle = await made(tmp_path, source, images, any_runtime)
     assert bundle.task.id == "tiny/answer-retrieval"
     assert bundle.task.instruction.endswith("answer() must return 42.\n")
     assert bundle.task.retrieval == Retrieval(2, 3, 2.0, (FileLines("tiny.py", ((2, 2),)),))
     assert bundle.task.tools == ()
     again = await make_retrieval(
-        RetrievalSpec([source], tmp_path / "out"), GenerationServices(tmp_path, images, docker_runtime, print)
+        RetrievalSpec([source], tmp_path / "out"), GenerationServices(tmp_path, images, any_runtime, print)
     )
     assert again == RetrievalSummary(there=[tmp_path / "out" / "tiny-retrieval"])
-    finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=lambda line: None)
+    finding = await validate(bundle, images=images, runtime=any_runtime, on_progress=lambda line: None)
     assert finding.problems == []
     assert finding.nop == [0.0, 0.0, 0.0]
     assert finding.gold == [1.0, 1.0, 1.0]
@@ -100,17 +100,17 @@ async def test_retrieval_task_is_created_and_validated(
         bundle.task.retrieval, expected=(FileLines("gone.py", ((1, 1),)), FileLines("tiny.py", ((2, 9),)))
     )
     unfit = replace(bundle, task=replace(bundle.task, retrieval=further))
-    finding = await validate(unfit, images=images, runtime=docker_runtime, on_progress=lambda line: None)
+    finding = await validate(unfit, images=images, runtime=any_runtime, on_progress=lambda line: None)
     assert finding.problems[0].startswith("gone.py is expected, and cannot be read: ")
     assert finding.problems[1:] == ["line 9 of tiny.py is expected, which has 2 lines"]
 
 
 async def test_unusable_source_tasks_are_reported_as_problems(
-    tmp_path: Path, source: Path, images: ImageStore, docker_runtime: DockerRuntime
+    tmp_path: Path, source: Path, images: ImageStore, any_runtime: EitherRuntime
 ) -> None:
     (source / "solution" / "solve.sh").write_text("echo new > /repo/only_new.py\n")
     wish = RetrievalSpec([source, tmp_path / "none"], tmp_path / "out")
-    outcome = await make_retrieval(wish, GenerationServices(tmp_path, images, docker_runtime, print))
+    outcome = await make_retrieval(wish, GenerationServices(tmp_path, images, any_runtime, print))
     assert outcome.made == []
     assert len(outcome.problems) == 2
     assert "changes no existing line" in outcome.problems[0]
@@ -130,11 +130,11 @@ ANSWERS = {
 
 
 async def test_harbor_verifier_gives_the_same_reward(
-    tmp_path: Path, source: Path, images: ImageStore, docker_runtime: DockerRuntime
+    tmp_path: Path, source: Path, images: ImageStore, any_runtime: EitherRuntime
 ) -> None:
-    bundle = await made(tmp_path, source, images, docker_runtime)
+    bundle = await made(tmp_path, source, images, any_runtime)
     assert bundle.task.retrieval is not None
-    async with docker_runtime.scope(sandbox_spec(bundle.task, labels={})) as sandbox:
+    async with any_runtime.scope(sandbox_spec(bundle.task, labels={})) as sandbox:
         for home in ("tests", "solution"):
             for file in (tmp_path / "out" / "tiny-retrieval" / home).iterdir():
                 await sandbox.write_file(f"/{home}/{file.name}", file.read_bytes(), parents=True)
@@ -153,7 +153,7 @@ async def test_harbor_verifier_gives_the_same_reward(
             )
 
 
-async def made(out: Path, source: Path, images: ImageStore, runtime: DockerRuntime) -> TaskBundle:
+async def made(out: Path, source: Path, images: ImageStore, runtime: EitherRuntime) -> TaskBundle:
     wish = RetrievalSpec([source], out / "out", calls_per_turn=2, max_turns=3, beta=2.0)
     outcome = await make_retrieval(wish, GenerationServices(out, images, runtime, lambda line: None))
     directory = out / "out" / "tiny-retrieval"

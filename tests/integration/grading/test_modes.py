@@ -14,7 +14,7 @@ from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.images import sandbox_spec
 from tests.support.farm.episode_values import DONE, Scripted, call, create, order, say
 from tests.support.farm.tiny import MENDED, TESTS, task
-from tests.support.outside import EitherRuntime
+from tests.support.outside import EitherRuntime, runtimes_of
 from tests.support.sandboxes.conformance import living
 
 pytestmark = pytest.mark.docker
@@ -28,6 +28,18 @@ def test_service():
     assert Path("/etc/answer.conf").read_text() == "answer = 42\\n"
 """
 )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test on the runtime ``oci``, and a test of what the sandbox of the tests holds also on ``docker``."""
+    if "either_runtime" in metafunc.fixturenames:
+        metafunc.parametrize("either_runtime", runtimes_of(metafunc), indirect=True)
+
+
+@pytest.fixture
+def either_runtime(request: pytest.FixtureRequest) -> EitherRuntime:
+    found: EitherRuntime = request.getfixturevalue(f"{request.param}_runtime")
+    return found
 
 
 @pytest.fixture(params=[GradingMode.SNAPSHOT, GradingMode.SHARED])
@@ -56,6 +68,7 @@ async def episode(runtime: EitherRuntime, image: str, mode: GradingMode, *steps:
     return rollout
 
 
+@pytest.mark.docker_too
 async def test_change_outside_workspace_counts(
     either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode
 ) -> None:
@@ -116,6 +129,7 @@ FORGERIES = {
 }
 
 
+@pytest.mark.docker_too
 @pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
 async def test_forged_tests_are_restored_before_grading(
     either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode, forgery: Reply

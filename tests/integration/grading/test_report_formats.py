@@ -10,8 +10,8 @@ from farm.core.task import ReportFormat, Verifier
 from farm.core.test_frameworks import FRAMEWORKS
 from farm.grading import GradingRequest, Verdict, grade
 from farm.tasks.bundle import BundleFile, TaskBundle
-from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.support.farm.tiny import BROKEN, MENDED, task
+from tests.support.outside import EitherRuntime
 
 pytestmark = pytest.mark.docker
 
@@ -60,25 +60,25 @@ def bundle(image: str, kind: ReportFormat) -> TaskBundle:
     return replace(made, task=replace(made.task, verifier=verifier), tests=files)
 
 
-async def judged(runtime: DockerRuntime, image: str, kind: ReportFormat, tiny: str) -> Verdict:
+async def judged(runtime: EitherRuntime, image: str, kind: ReportFormat, tiny: str) -> Verdict:
     change = Change((FileChange("tiny.py", ChangeKind.WRITE, tiny.encode()),))
     return await grade(GradingRequest(bundle(image, kind), change, runtime, rng=random.Random(7)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_each_report_format_rewards_only_correct_change(
-    docker_runtime: DockerRuntime, tiny_image: str, kind: ReportFormat
+    any_runtime: EitherRuntime, tiny_image: str, kind: ReportFormat
 ) -> None:
-    mended = await judged(docker_runtime, tiny_image, kind, MENDED)
+    mended = await judged(any_runtime, tiny_image, kind, MENDED)
     assert (mended.reward, mended.tampered) == (1.0, False), mended
-    broken = await judged(docker_runtime, tiny_image, kind, BROKEN.replace("41", "43"))
+    broken = await judged(any_runtime, tiny_image, kind, BROKEN.replace("41", "43"))
     assert (broken.reward, broken.tampered) == (0.0, False), broken
     assert "answer" in broken.reason or kind is ReportFormat.EXIT_CODE
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not ReportFormat.EXIT_CODE])
 async def test_early_exit_gives_no_reward_with_named_tests(
-    docker_runtime: DockerRuntime, tiny_image: str, kind: ReportFormat
+    any_runtime: EitherRuntime, tiny_image: str, kind: ReportFormat
 ) -> None:
     code = BACKDOOR if kind is not ReportFormat.TAP else BACKDOOR.replace("0", "1")
-    assert (await judged(docker_runtime, tiny_image, kind, code)).reward == 0.0
+    assert (await judged(any_runtime, tiny_image, kind, code)).reward == 0.0

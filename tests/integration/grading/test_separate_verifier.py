@@ -10,8 +10,8 @@ from farm.episode import NodeServices, run_episode
 from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle, ensure_image, pack, unpack
 from sandboxes.images.store import ImageStore
-from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.support.farm.episode_values import Scripted, call, order, say
+from tests.support.outside import EitherRuntime
 
 pytestmark = pytest.mark.docker
 
@@ -61,7 +61,7 @@ def written(verifier: str = 'environment_mode = "separate"', *, own_image: bool 
     return files
 
 
-async def after(command: str, bundle: TaskBundle, runtime: DockerRuntime) -> Rollout:
+async def after(command: str, bundle: TaskBundle, runtime: EitherRuntime) -> Rollout:
     """An episode in which a policy gives that command, and submits."""
     policy = Scripted(say(call("bash", {"command": command})), say(call("submit", {})))
     rollout = await run_episode(order(), bundle, policy, NodeServices("n1", runtime))
@@ -72,7 +72,7 @@ async def after(command: str, bundle: TaskBundle, runtime: DockerRuntime) -> Rol
 @pytest.mark.slow
 @pytest.mark.parametrize("own_image", [False, True])
 async def test_only_artifacts_reach_the_verifier(
-    own_image: bool, load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
+    own_image: bool, load_files: Load, images: ImageStore, any_runtime: EitherRuntime
 ) -> None:
     bundle = load_files(written(own_image=own_image))
     separate = bundle.task.verifier.separate
@@ -82,7 +82,7 @@ async def test_only_artifacts_reach_the_verifier(
     assert (separate.image == bundle.task.image) is not own_image
     assert [type(hook) for hook in separate.collect] == [Collect]
     assert unpack(pack(bundle)) == bundle
-    finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=lambda line: None)
+    finding = await validate(bundle, images=images, runtime=any_runtime, on_progress=lambda line: None)
     assert finding.problems == []
     assert (set(finding.nop), set(finding.gold)) == ({0.0}, {1.0})
 
@@ -93,17 +93,17 @@ async def test_only_artifacts_reach_the_verifier(
         "ln -s /etc/passwd /app/answer.txt; mkdir -p /app/out/deep; ln -s /ready /app/out/deep/a"
     )
     for command, reward in ((cheats, 0.0), (f"{cheats}; rm -r /app/answer.txt /app/out; {SOLVE}", 1.0)):
-        rollout = await after(command, bundle, docker_runtime)
+        rollout = await after(command, bundle, any_runtime)
         assert (rollout.reward, rollout.reward_components["graded_separate"]) == (reward, 1.0), rollout.reason
 
 
 async def test_too_many_artifacts_give_zero_reward(
-    load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
+    load_files: Load, images: ImageStore, any_runtime: EitherRuntime
 ) -> None:
     bundle = load_files(written())
     await ensure_image(bundle, images)
     command = "mkdir -p /app/out; cd /app/out; for i in $(seq 6000); do : > $i; done"
-    rollout = await after(command, bundle, docker_runtime)
+    rollout = await after(command, bundle, any_runtime)
     assert rollout.reward == 0.0
     assert "6000 files" in rollout.reason
 
@@ -122,7 +122,7 @@ async def test_change_is_measured_for_artifacts_in_workspace(
     measured: Mapping[str, float],
     load_files: Load,
     images: ImageStore,
-    docker_runtime: DockerRuntime,
+    any_runtime: EitherRuntime,
 ) -> None:
     files = {
         "task.toml": f'artifacts = {artifacts}\n[verifier]\nenvironment_mode = "separate"\n',
@@ -136,7 +136,7 @@ async def test_change_is_measured_for_artifacts_in_workspace(
     bundle = load_files(files)
     await ensure_image(bundle, images)
     command = "printf 'import os\\na = 1\\nb = 3\\n' > src/a.py; rm src/gone; mkdir /srv/out; echo x > /srv/out/x"
-    rollout = await after(command, bundle, docker_runtime)
+    rollout = await after(command, bundle, any_runtime)
     assert rollout.reward == 0.5, rollout.error
     seen = {name: value for name, value in rollout.reward_components.items() if name.startswith(("diff_", "style_"))}
     assert {name: seen[name] for name in measured} == measured
@@ -145,7 +145,7 @@ async def test_change_is_measured_for_artifacts_in_workspace(
 
 
 async def test_removed_artifacts_are_graded_without_error(
-    load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
+    load_files: Load, images: ImageStore, any_runtime: EitherRuntime
 ) -> None:
     files = {
         "task.toml": 'artifacts = ["/app/answer.txt"]\n[verifier]\nenvironment_mode = "separate"\n',
@@ -159,5 +159,5 @@ async def test_removed_artifacts_are_graded_without_error(
     bundle = load_files(files)
     await ensure_image(bundle, images)
     for command in ("true", "rm /app/answer.txt"):
-        rollout = await after(command, bundle, docker_runtime)
+        rollout = await after(command, bundle, any_runtime)
         assert (rollout.reward, rollout.error) == (0.0, None), rollout.reason

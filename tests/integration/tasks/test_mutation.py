@@ -14,7 +14,7 @@ from farm.task_validation.solution_leaks import find_solution_leaks, solution_fi
 from farm.task_validation.validate import gold_change, validate
 from farm.tasks import TaskBundle, load_task, pack, sandbox_spec, task_directories, unpack
 from sandboxes.images.store import ImageStore
-from sandboxes.runtimes.docker.runtime import DockerRuntime
+from tests.support.outside import EitherRuntime
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -129,10 +129,10 @@ def opened(tmp_path: Path) -> Repository:
 
 
 async def test_local_repository_yields_fit_tasks_and_reuses_them(
-    tmp_path: Path, opened: Repository, images: ImageStore, docker_runtime: DockerRuntime
+    tmp_path: Path, opened: Repository, images: ImageStore, any_runtime: EitherRuntime
 ) -> None:
     said: list[str] = []
-    bench = GenerationContext(tmp_path, images, docker_runtime, asyncio.Semaphore(2), said.append)
+    bench = GenerationContext(tmp_path, images, any_runtime, asyncio.Semaphore(2), said.append)
     repository = await with_requirements(opened, (), bench)
     wanted = {"mutate": 3, "delete-feature": 1}
 
@@ -160,14 +160,14 @@ async def test_local_repository_yields_fit_tasks_and_reuses_them(
 
     bundle = load_task(directories[0], state_dir=tmp_path)
     try:
-        finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=said.append, once=True)
+        finding = await validate(bundle, images=images, runtime=any_runtime, on_progress=said.append, once=True)
         assert finding.problems == []
-        await _look_inside(bundle.task.workspace, await gold_change(bundle, docker_runtime), docker_runtime, bundle)
+        await _look_inside(bundle.task.workspace, await gold_change(bundle, any_runtime), any_runtime, bundle)
     finally:
         await images.remove(bundle.task.image)
 
 
-async def _look_inside(workspace: str, gold: Change, runtime: DockerRuntime, bundle: TaskBundle) -> None:
+async def _look_inside(workspace: str, gold: Change, runtime: EitherRuntime, bundle: TaskBundle) -> None:
     async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "test"})) as sandbox:
         look = (
             "git status --porcelain; git rev-list --all --count; find . -name __pycache__ -o -name '*.egg-info'; "

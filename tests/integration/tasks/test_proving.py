@@ -10,8 +10,8 @@ from farm.task_validation.gradings import TaskValidator
 from farm.task_validation.result import Reason, ValidationResult
 from farm.tasks import TaskBundle
 from farm.tasks.bundle import BundleFile
-from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.support.farm.tiny import GOLD, task
+from tests.support.outside import EitherRuntime
 
 PATH = "tests/test_mended.py"
 MENDED = b"""\
@@ -50,19 +50,19 @@ def counting(image: str, *, first: int = 1) -> TaskBundle:
 
 
 @pytest.mark.docker
-async def test_empty_change_is_judged_without_decoy_tests(tiny_image: str, docker_runtime: DockerRuntime) -> None:
+async def test_empty_change_is_judged_without_decoy_tests(tiny_image: str, any_runtime: EitherRuntime) -> None:
     bundle = counting(tiny_image)
     for _ in range(3):
         finding = ValidationResult(bundle.task.id, bundle.task.digest, bundle.task.image)
-        await TaskValidator(bundle, docker_runtime, asyncio.Semaphore(2), finding).judge_once(GOLD)
+        await TaskValidator(bundle, any_runtime, asyncio.Semaphore(2), finding).judge_once(GOLD)
         assert (finding.nop, finding.gold, finding.reasons) == ([0.0], [1.0], []), finding.problems
 
 
 @pytest.mark.docker
-async def test_pass_to_pass_failing_without_change_is_reported(tiny_image: str, docker_runtime: DockerRuntime) -> None:
+async def test_pass_to_pass_failing_without_change_is_reported(tiny_image: str, any_runtime: EitherRuntime) -> None:
     bundle = counting(tiny_image, first=0)
     finding = ValidationResult(bundle.task.id, bundle.task.digest, bundle.task.image)
-    await TaskValidator(bundle, docker_runtime, asyncio.Semaphore(2), finding).judge_once(GOLD)
+    await TaskValidator(bundle, any_runtime, asyncio.Semaphore(2), finding).judge_once(GOLD)
     told = [problem for problem in finding.problems if "with nothing done" in problem]
     assert len(told) == len(PATHS) * len(NUMBERS), finding.problems
 
@@ -94,7 +94,7 @@ def test_exact():
 
 
 @pytest.mark.docker
-async def test_lenient_test_is_reported_unless_spared(tiny_image: str, docker_runtime: DockerRuntime) -> None:
+async def test_lenient_test_is_reported_unless_spared(tiny_image: str, any_runtime: EitherRuntime) -> None:
     made = task(tiny_image)
     lenient, exact = f"{PATH}::test_lenient", f"{PATH}::test_exact"
     verifier = replace(made.task.verifier, fail_to_pass=(lenient, exact), pass_to_pass=())
@@ -103,7 +103,7 @@ async def test_lenient_test_is_reported_unless_spared(tiny_image: str, docker_ru
         changed = replace(made.task, verifier=replace(verifier, never_false=spared))
         bundle = replace(made, task=changed, tests={PATH: BundleFile(LENIENT)}, gold=gold)
         finding = ValidationResult(bundle.task.id, bundle.task.digest, bundle.task.image)
-        await TaskValidator(bundle, docker_runtime, asyncio.Semaphore(2), finding).judge(gold)
+        await TaskValidator(bundle, any_runtime, asyncio.Semaphore(2), finding).judge(gold)
         if spared:
             assert (finding.lenient, set(finding.gold), finding.reasons) == ([], {1.0}, []), finding.problems
         else:

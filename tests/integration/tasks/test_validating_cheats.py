@@ -8,8 +8,8 @@ from farm.task_validation.result import Reason, ValidationResult
 from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle
 from sandboxes.images.store import ImageStore
-from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.integration.episode.test_harbor_tasks import STEPS
+from tests.support.outside import EitherRuntime
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -42,9 +42,9 @@ def graded(files: Mapping[str, str], mode: str) -> Mapping[str, str]:
 
 
 @pytest.fixture
-def judge(load_files: Load, images: ImageStore, docker_runtime: DockerRuntime) -> Judge:
+def judge(load_files: Load, images: ImageStore, any_runtime: EitherRuntime) -> Judge:
     async def judge(files: Mapping[str, str]) -> ValidationResult:
-        return await validate(load_files(files), images=images, runtime=docker_runtime, on_progress=lambda line: None)
+        return await validate(load_files(files), images=images, runtime=any_runtime, on_progress=lambda line: None)
 
     return judge
 
