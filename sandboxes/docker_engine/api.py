@@ -72,6 +72,7 @@ class ListedContainer:
     id: str
     names: tuple[str, ...]
     labels: Mapping[str, str]
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,10 @@ class Engine:
         return [int(json.loads(line)["timeNano"]) for line in answer.text.splitlines()]
 
     async def remove(self, container: str) -> bool:
-        """Kill a container, and remove it with its volumes. Return False if it did not exist."""
+        """Kill a container, and remove it with its volumes. Return False if it did not exist.
+
+        Unpause a paused one before. Otherwise its shim stays.
+        """
         try:
             await self._request("DELETE", f"/containers/{container}", params={"force": "1", "v": "1"})
         except EngineError as error:
@@ -238,6 +242,7 @@ class Engine:
                 id=item["Id"],
                 names=tuple(name.removeprefix("/") for name in item["Names"] or ()),
                 labels=item["Labels"] or {},
+                paused=item["State"] == "paused",
             )
             for item in details
         ]

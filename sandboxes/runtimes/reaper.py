@@ -20,14 +20,16 @@ from sandboxes.errors import SandboxError
 from sandboxes.ownership.labels import LABEL_OWNER, LABEL_SNAPSHOT, labels_of_container, labels_of_snapshot
 from sandboxes.ownership.owner import Identity, bury_if_dead, group_of, is_dead_by_trace, owner_names
 from sandboxes.ownership.scratch_dirs import sweep
+from sandboxes.runtimes.docker.pausing import unpause
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Leftovers:
-    """Ids of an owner's containers and images at the daemon."""
+    """Ids of an owner's containers and images at the daemon. ``paused`` are among ``sandboxes``."""
 
+    paused: list[str] = field(default_factory=list)
     sandboxes: list[str] = field(default_factory=list)
     pins: list[str] = field(default_factory=list)
     images: list[str] = field(default_factory=list)
@@ -55,6 +57,7 @@ async def _find_leftovers(engine: Engine) -> defaultdict[Identity, _Leftovers]:
         if owner_labels := labels_of_container(container):
             leftovers = found[owner_labels.owner]
             (leftovers.sandboxes if owner_labels.sandbox else leftovers.pins).append(container.id)
+            leftovers.paused += [container.id] * container.paused
             leftovers.traces.add(owner_labels.trace)
     for image in await engine.images(LABEL_SNAPSHOT):
         if owner_labels := labels_of_snapshot(image):
@@ -84,6 +87,8 @@ async def _remove_if_dead(engine: Engine, state_dir: Path, owner: Identity, left
         with _dead_for_good(owner, leftovers, state_dir) as dead:
             if not dead:
                 return 0
+            for container in leftovers.paused:
+                await unpause(engine, container)
             removed = await engine.remove_all(leftovers.sandboxes) + await remove_cgroups(owner)
             # Pins go after the sandboxes that use their images.
             await engine.remove_all(leftovers.pins)

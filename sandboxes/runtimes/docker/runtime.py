@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from sandboxes.cancellation import shielded
 from sandboxes.cgroups.cgroups import FREEZE_S, find_hierarchies, limit_sockets, memory_group
@@ -78,6 +79,8 @@ class DockerRuntime(ToolServerRuntime):
         self._images: dict[str, Image] = {}
         """Sandbox or snapshot → its image."""
         self._snapshot_names: dict[str, str] = {}
+        self._frozen: set[str] = set()
+        self._freeze_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Snapshot, or sandbox on copied files → the name of the snapshot image that has its files."""
 
     @classmethod
@@ -284,18 +287,24 @@ class DockerRuntime(ToolServerRuntime):
 
     async def freeze(self, sandbox_id: str) -> None:
         name, give_up_at = container_name(sandbox_id), time.monotonic() + FREEZE_S
-        while True:
-            try:
-                if not await shielded(pause(self._engine, name)):
-                    raise SandboxGone(f"sandbox {sandbox_id} has ended")
-                return
-            except EngineError as error:  # processes that write or start others may not freeze at once
-                if time.monotonic() > give_up_at:
-                    raise RuntimeUnavailable(f"Docker cannot pause sandbox {sandbox_id}: {error.message}") from None
-            await asyncio.sleep(FREEZE_RETRY_S)
+        async with self._freeze_lock(sandbox_id):
+            while True:
+                self._frozen.add(sandbox_id)
+                try:
+                    if not await shielded(pause(self._engine, name)):
+                        raise SandboxGone(f"sandbox {sandbox_id} has ended")
+                    return
+                except EngineError as error:  # processes that write or start others may not freeze at once
+                    if time.monotonic() > give_up_at:
+                        raise RuntimeUnavailable(f"Docker cannot pause {name}: {error.message}") from None
+                await asyncio.sleep(FREEZE_RETRY_S)
 
     async def thaw(self, sandbox_id: str) -> None:
         await shielded(unpause(self._engine, container_name(sandbox_id)))
+        self._frozen.discard(sandbox_id)
+
+    def _freeze_lock(self, sandbox_id: str) -> asyncio.Lock:
+        return self._freeze_locks.setdefault(sandbox_id, asyncio.Lock())
 
     async def discard(self, sandbox_id: str) -> None:
         """Remove container and run directory. What cannot be removed is left to ``reap``."""
@@ -303,7 +312,10 @@ class DockerRuntime(ToolServerRuntime):
         self._oom_attribution.forget(sandbox_id)
         self._uncounted_memory.forget(sandbox_id)
         try:
-            await self._engine.remove(container_name(sandbox_id))
+            async with self._freeze_lock(sandbox_id):
+                if sandbox_id in self._frozen:  # the daemon would leave the shim of a paused container behind
+                    await self.thaw(sandbox_id)
+                await self._engine.remove(container_name(sandbox_id))
         finally:
             self._images.pop(sandbox_id, None)
             await self._snapshot_images.give_back(self._snapshot_names.pop(sandbox_id, ""))
