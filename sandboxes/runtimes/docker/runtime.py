@@ -22,6 +22,7 @@ from sandboxes.errors import (
     SnapshotError,
 )
 from sandboxes.interface import Sandbox
+from sandboxes.linux.priority import give_precedence
 from sandboxes.ownership.labels import (
     LABEL_OWNER,
     LABEL_SNAPSHOT,
@@ -266,6 +267,8 @@ class DockerRuntime(ToolServerRuntime):
             with contextlib.suppress(OSError):  # without permission only the daemon reports OOM kills
                 self._oom_attribution.watch(sandbox_id, group)
             self._uncounted_memory.watch(sandbox_id, group)
+        if self._oci_runtime is None:
+            give_precedence(state.pid)
         # The caller sets the time-out. With another kernel (gVisor) the peer is a helper process; that is safe because
         # no program of the image has run yet that could listen.
         listener = None if self._oci_runtime else state.pid

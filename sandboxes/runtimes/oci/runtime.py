@@ -15,6 +15,7 @@ from sandboxes.docker_engine.api import Engine
 from sandboxes.errors import BootError, RuntimeUnavailable, SandboxError, SnapshotError
 from sandboxes.host.limits import Footprint, oci_footprint
 from sandboxes.interface import Sandbox
+from sandboxes.linux.priority import give_precedence
 from sandboxes.linux.small_files import read_small_file
 from sandboxes.ownership.owner import Owner, group_of
 from sandboxes.ownership.sandbox_record import SandboxRecord
@@ -332,6 +333,7 @@ class OciRuntime(ToolServerRuntime):
             first = InitProcess(int(read_small_file(sandbox_dir / PID_FILE)), self._supervisor.starter)
         except (ProcessLookupError, ValueError):  # the disk may have been full
             raise BootError(f"a sandbox of {spec.image} ended at its start") from None
+        give_precedence(first.pid)
         self._exit_tracker.watch(sandbox_id, first)
         self._cgroups.limit_sockets(sandbox_id, socket_bytes(spec.limits))
         if spec.to_fork:

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -187,6 +188,7 @@ static int child_main(void *arg)
     struct child *child = arg;
     struct launch *launch = child->launch;
     setsid();
+    setpriority(PRIO_PROCESS, 0, 0); /* only this program has precedence */
     /* Orphans of this program stay among its descendants. */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     place_descriptors(launch);

@@ -21,6 +21,7 @@ from sandboxes import (
     SandboxSpec,
     SpecError,
 )
+from sandboxes.linux.priority import HIGHEST
 from sandboxes.ownership.labels import container_name
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.runtimes.isolation import MASKED, oom_score
@@ -169,6 +170,16 @@ async def test_server_cannot_be_killed_stopped_or_read(sandbox: Sandbox) -> None
 def may_keep_scores() -> bool:
     effective = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
     return bool(int(effective, 16) >> CAP_SYS_RESOURCE & 1)
+
+
+@needs_root
+async def test_only_the_tool_server_has_precedence(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
+    assert os.getpriority(os.PRIO_PROCESS, await either_runtime.first_pid(sandbox.id)) == HIGHEST
+    nice = "awk '{ print $19 }' /proc/self/stat"
+    assert text(await sandbox.exec(["sh", "-c", nice], timeout_s=WAIT_S)) == "0\n"
+    assert text(await sandbox.shell(nice, timeout_s=WAIT_S)) == "0\n"
+    raised = await sandbox.exec(["nice", "-n", "-5", "true"], timeout_s=WAIT_S)
+    assert raised.exit_code != 0
 
 
 async def test_oom_kill_prefers_sandbox_to_farm(sandbox: Sandbox) -> None:
