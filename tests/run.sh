@@ -62,7 +62,7 @@ if [ $# -gt 0 ]; then
 else
   check_statically
   say "tests"
-  "$bin/pytest" -n 2 --dist loadgroup --durations 25 --instafail --session-timeout 4500 || status=$?
+  "$bin/pytest" -n 3 --dist loadgroup --durations 25 --instafail --session-timeout 4900 || status=$?
 fi
 
 "$bin/python" -m tests.support.leaks compare "$scratch/before.json" || status=1
