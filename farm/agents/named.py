@@ -2,8 +2,8 @@
 
 from importlib.resources import files
 
+from farm.agents.document import parse_agent
 from farm.core.agent import Agent
-from farm.schemas.agent_document import parse_agent
 
 
 class UnknownAgent(ValueError):

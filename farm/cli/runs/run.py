@@ -178,7 +178,7 @@ def _read_harness(file: Path) -> Mapping[str, Any]:
 def _read_agent(agent: str) -> str | Mapping[str, Any]:
     """Return the name of an agent, or the content of its document. Raises CliError."""
     from farm.agents import UnknownAgent, named_agent
-    from farm.schemas.agent_document import BadAgent, parse_agent
+    from farm.agents.document import BadAgent, parse_agent
 
     try:
         if not agent.endswith(".toml"):

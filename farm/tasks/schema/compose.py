@@ -96,7 +96,7 @@ class _BoundedLoader(yaml.SafeLoader):
         if self.nodes > MAX_NODES:
             raise ValueError(f"more than {MAX_NODES} values")
         is_alias = self.check_event(yaml.AliasEvent)
-        is_anchored = not is_alias and self.peek_event().anchor is not None  # type: ignore[no-untyped-call]
+        is_anchored = not is_alias and self.peek_event().anchor is not None  # type: ignore[no-untyped-call]  # PyYAML has no types
         if is_alias:
             self.aliases += 1
             if self.aliases > MAX_ALIASES:

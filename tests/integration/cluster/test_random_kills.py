@@ -89,7 +89,7 @@ async def test_no_command_runs_twice_under_random_kills(
                     await submit(farm, store, model, tiny_image, runs[-1])
                 model.asked.clear()
                 async with asyncio.timeout(120):  # until an episode is at work, or the last is over
-                    while not (model.asked.is_set() or await is_over(store, runs[-1])):  # noqa: ASYNC110
+                    while not (model.asked.is_set() or await is_over(store, runs[-1])):  # noqa: ASYNC110 - Redis tells nobody
                         await asyncio.sleep(0.02)
                 await asyncio.sleep(rng.uniform(0.0, LONGEST_LIFE_S))
                 await farm.kill()

@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from farm.agents import UnknownAgent, agent_names, image_with_agent, named_agent
+from farm.agents.document import BadAgent, parse_agent
 from farm.core.agent import PLACEHOLDERS, Agent, fill
 from farm.core.run import EpisodeAssignment
-from farm.schemas.agent_document import BadAgent, parse_agent
 from farm.schemas.harness import harness_digest
 from farm.schemas.requests import CreateRun
 from farm.schemas.run_encoding import dump_run_spec, load_run_spec
