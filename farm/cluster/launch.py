@@ -99,6 +99,7 @@ async def start_farm(
         on_step("starting the queue")
         redis_url, redis = await _redis(stack, config)
         await _store(stack, redis_url)
+        await asyncio.to_thread(refuse_other_versions)
         if equip == DOCKER:
             await _check_docker(config)
         on_step("starting the cluster")
@@ -137,6 +138,7 @@ async def join_farm(
         stack.enter_context(_logged(config))
         stack.push_async_callback(reap, config, on_step)
         on_step(f"joining {address}")
+        await asyncio.to_thread(refuse_other_versions)
         node, driver = await _cluster(stack, config, address)
         scheduler, redis_url = await _unless_dead(node, driver.find_scheduler(address))
         try:
@@ -215,7 +217,6 @@ async def _store(stack: AsyncExitStack, redis_url: str) -> Store:
 
 
 async def _cluster(stack: AsyncExitStack, config: Config, join: str | None) -> tuple[RayNode, "Driver"]:
-    await asyncio.to_thread(refuse_other_versions)
     token_file = _token_file(config, make=join is None)
     os.environ.update(authenticated(token_file))  # Ray reads its token only from there, when it is imported
     node = RayNode(config.run_dir, token_file, join=join, node_ip=config.node_ip, port=config.ray_port)
