@@ -5,6 +5,7 @@ A task without steps is one step for the episode.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 from farm.core.rollout import StopReason
@@ -78,6 +79,8 @@ def steps_of(bundle: TaskBundle) -> Iterator[EpisodeStep]:
 async def set_up_step(sandbox: Sandbox, bundle: TaskBundle, step: int) -> None:
     """Put the step's files into the workspace, run its ``setup.sh`` as the policy's user, and wait for its health.
 
+    A script that times out runs once more, because the machine can be the cause.
+
     Raises TaskError before anybody has worked there, and StepSetupFailed later, because the policy may be the cause.
     """
     try:
@@ -94,12 +97,14 @@ async def _set_up(sandbox: Sandbox, task: Task, files: Mapping[str, BundleFile])
         await sandbox.write_file(f"{task.workspace}/{path}", file.content, executable=file.executable, parents=True)
     if SETUP not in files:
         return
-    result = await sandbox.exec(
-        (*SHELL, f"exec bash {SETUP}"), cwd=task.workspace, timeout_s=SETUP_S, merge_stderr=True
-    )
+    script = (*SHELL, f"exec bash {SETUP}")
+    run = partial(sandbox.exec, script, cwd=task.workspace, timeout_s=SETUP_S, merge_stderr=True)
+    result = await run()
+    if result.timed_out:
+        result = await run()
     if result.exit_code != 0:
         output = (result.stdout.tail or result.stdout.head).decode(errors="replace")[-SHOWN_CHARS:]
-        how = f"took over {SETUP_S:g} s" if result.timed_out else f"ended with {result.exit_code}"
+        how = f"took over {SETUP_S:g} s, twice" if result.timed_out else f"ended with {result.exit_code}"
         raise TaskError(task.id, f"{SETUP} of a step {how} ({output.strip()})", "make it run there")
 
 

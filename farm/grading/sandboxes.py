@@ -12,6 +12,7 @@ from farm.tasks.images import sandbox_spec
 from sandboxes.errors import LossCause, SandboxGone, SnapshotError
 from sandboxes.interface import Sandbox
 
+DROP_S = 60.0
 _DROP = r"""
 PATH=/.farm/bin
 busybox find "$1" -type d -name __pycache__ -prune -exec busybox chmod -R u+rwx -- {} +
@@ -70,8 +71,15 @@ async def open_grading_sandboxes(request: GradingRequest) -> AsyncIterator[Gradi
 async def drop_bytecode(sandbox: Sandbox, workspace: str) -> None:
     """Remove files of bytecode, because one can stand in for the source beside it, also for a test's source.
 
+    A removal that times out runs once more, because the machine can be the cause.
+
     Raises ChangeRefused if some cannot be removed, unless they belong to another user and the policy cannot write them.
     """
-    result = await sandbox.exec(("/.farm/bin/bash", "-c", _DROP, "drop", workspace), timeout_s=60.0)
+    remove = partial(sandbox.exec, ("/.farm/bin/bash", "-c", _DROP, "drop", workspace), timeout_s=DROP_S)
+    result = await remove()
+    if result.timed_out:
+        result = await remove()
+    if result.timed_out:
+        raise ChangeRefused(f"bytecode that was left in the workspace was not removed within {DROP_S:g} s, twice")
     if result.exit_code != 0:
         raise ChangeRefused("bytecode that was left in the workspace cannot be removed")

@@ -219,6 +219,8 @@ class FakeShell:
                 for name, sign, value in (word.partition("=") for word in names):
                     self.env[name] = value if sign else self.variables.pop(name, "")
                 return 0
+            case ["exec", first, *rest]:
+                raise ShellExit(await self.program([first, *rest], streams))
             case ["exit", *status]:
                 raise ShellExit(int(status[0]) if status else self.status)
             case ["kill", *rest]:

@@ -1,6 +1,8 @@
 """Tasks that are judged where the policy worked, or on a copy of that."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -12,6 +14,7 @@ from farm.grading.sandboxes import drop_bytecode
 from farm.policy.base import Reply
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.images import sandbox_spec
+from sandboxes.interface import ExecResult, Sandbox
 from tests.support.farm.episode_values import DONE, Scripted, call, create, order, say
 from tests.support.farm.tiny import MENDED, TESTS, task
 from tests.support.outside import EitherRuntime, runtimes_of
@@ -180,6 +183,27 @@ async def test_locked_bytecode_is_removed_or_change_refused(either_runtime: Eith
             assert (await sandbox.shell(lock, timeout_s=10)).exit_code == 0
             with pytest.raises(ChangeRefused, match="bytecode"):
                 await drop_bytecode(sandbox, "/repo")
+
+
+class HurriedSandbox:
+    """A sandbox whose first commands have far too little time."""
+
+    def __init__(self, sandbox: Sandbox, hurried: int) -> None:
+        self._sandbox = sandbox
+        self._hurried = hurried
+
+    async def exec(self, argv: Sequence[str], *, timeout_s: float) -> ExecResult:
+        self._hurried -= 1
+        return await self._sandbox.exec(argv, timeout_s=timeout_s if self._hurried < 0 else 0.001)
+
+
+async def test_bytecode_removal_that_times_out_runs_again(either_runtime: EitherRuntime, tiny_image: str) -> None:
+    async with either_runtime.scope(sandbox_spec(task(tiny_image).task, labels={})) as sandbox:
+        assert (await sandbox.shell("mkdir lib && touch lib/a.pyc lib/a.py", timeout_s=10)).exit_code == 0
+        await drop_bytecode(cast(Sandbox, HurriedSandbox(sandbox, 1)), "/repo")
+        assert [entry.path for entry in await sandbox.walk("/repo/lib")] == ["a.py"]
+        with pytest.raises(ChangeRefused, match="within 60 s, twice"):
+            await drop_bytecode(cast(Sandbox, HurriedSandbox(sandbox, 2)), "/repo")
 
 
 KEPT = """

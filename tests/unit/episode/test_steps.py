@@ -1,5 +1,6 @@
 """Tasks of several steps: what the policy is told when, what is judged, and what becomes of the rewards."""
 
+import asyncio
 import random
 import re
 from collections.abc import Sequence
@@ -154,6 +155,30 @@ async def test_failed_setup_of_first_step_is_task_failure() -> None:
     rollout, _ = await play(bundle, DONE)
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.reward) == (Origin.TASK, None)
+
+
+@pytest.mark.parametrize(("stalls", "rewards"), [(1, [1.0, 1.0]), (2, [1.0, 0.0])])
+async def test_setup_that_times_out_runs_once_more(
+    monkeypatch: pytest.MonkeyPatch, stalls: int, rewards: list[float]
+) -> None:
+    monkeypatch.setattr("farm.episode.steps.SETUP_S", 1.0)
+    runs: list[tuple[str, ...]] = []
+
+    async def bash(process: FakeProcess) -> int:
+        runs.append(tuple(process.argv))
+        if len(runs) <= stalls:
+            await asyncio.Event().wait()
+        return 0
+
+    bundle = in_steps(None, None)
+    second = replace(bundle.steps[1], workdir={"setup.sh": BundleFile(b"true\n")})
+    bundle = replace(bundle, steps=(bundle.steps[0], second))
+    runtime = fake(programs={"score": score, "ready": ready, "bash": bash})
+    policy = Scripted(write(0, 1), DONE, write(1, 1), DONE)
+    rollout = await run_episode(order(), bundle, policy, NodeServices("n1", runtime))
+    assert steps_of(rollout) == rewards, rollout.reason
+    assert runs == [("bash", "setup.sh")] * 2
+    assert ("took over 1 s, twice" in rollout.reason) == (stalls == 2)
 
 
 async def test_timeout_is_per_step_and_turns_are_total() -> None:
