@@ -63,7 +63,9 @@ def _log_file(config: Config) -> Path:
 
 async def _serve(given: _Given) -> None:
     """Serve until SIGTERM. Raises ClusterError."""
+    from farm.cluster.ray_agents import RayAgents
     from farm.cluster.ray_driver import connected
+    from farm.cluster.ray_node_logs import RayNodeLogs
     from farm.cluster.ray_sandbox_nodes import RaySandboxNodes
 
     asked = asyncio.Event()
@@ -73,8 +75,15 @@ async def _serve(given: _Given) -> None:
         async with connected(given.plan.ray, given.plan.node_id) as driver:
             scheduler, _ = await driver.find_scheduler(given.plan.ray.address)
             prepare = partial(prepare_taskset, state_dir=given.config.state_dir)
-            nodes = RaySandboxNodes(scheduler)
-            app = make_app(store, scheduler, given.config, prepare=prepare, sandbox_nodes=nodes)
+            agents = RayAgents(scheduler)
+            app = make_app(
+                store,
+                scheduler,
+                given.config,
+                prepare=prepare,
+                sandbox_nodes=RaySandboxNodes(agents),
+                node_logs=RayNodeLogs(agents),
+            )
             async with serving(app, socket.socket(fileno=given.listener)):
                 _log.info("the gateway serves, as process %d", os.getpid())
                 os.write(1, READY)

@@ -25,6 +25,7 @@ COMMANDS = {
     "up": "up_down_status:up",
     "down": "up_down_status:down",
     "status": "up_down_status:status",
+    "logs": "observation.logs:logs",
     "doctor": "doctor:doctor",
     "run": "runs.run:run",
     "tasks": "tasks:app",

@@ -11,10 +11,12 @@ FarmError
 └── Unreadable           a stored record cannot be read; other records are not affected
 """
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -33,6 +35,7 @@ from farm.client.http import (
 from farm.client.sandboxes import SandboxesClient
 from farm.core.rollout import Rollout
 from farm.gateway_tokens import token_for
+from farm.logs import LogQuery
 from farm.schemas.media_types import FRAMED_TYPE, MSGPACK_TYPE
 from farm.schemas.msgpack_encoding import MalformedRecord
 from farm.schemas.responses import (
@@ -41,6 +44,7 @@ from farm.schemas.responses import (
     ExtendedAnswer,
     FarmAnswer,
     LeaseAnswer,
+    LogsAnswer,
     NodeAnswer,
     NodesAnswer,
     PoliciesAnswer,
@@ -65,6 +69,8 @@ __all__ = [
     "LeaseLost",
     "Unreadable",
 ]
+
+ANY_LINE = LogQuery()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +214,16 @@ class FarmClient:
 
     def nodes(self) -> tuple[NodeAnswer, ...]:
         return self._exchange.get(NodesAnswer, "/v1/nodes").nodes
+
+    def logs(self, query: LogQuery = ANY_LINE) -> LogsAnswer:
+        """Search the logs of all nodes."""
+        times = {"since": query.since, "until": query.until}
+        given = {
+            **{name: datetime.fromtimestamp(at, UTC).isoformat() for name, at in times.items() if 0 < at < math.inf},
+            **{name: getattr(query, name) for name in ("node", "run", "rollout", "level", "contains")},
+            "limit": str(query.limit),
+        }
+        return self._exchange.get(LogsAnswer, "/v1/logs", {name: value for name, value in given.items() if value})
 
     def drain_node(self, node_id: str, *, drain: bool = True) -> NodeAnswer:
         """Give a node no more episodes, or, if ``drain`` is false, give it some again. Running episodes go on."""

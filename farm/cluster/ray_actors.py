@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, RayError
 
-from farm.logs import name_node, node_log, open_log, remove_old_nodes
+from farm.logs import LogPage, LogQuery, name_node, node_log, open_log, read_logs, remove_old_nodes
 from farm.node.agent import AgentSettings, NodeAgent
 from farm.node.resources import NodeConfig, SchedulerConfig, load_resource_factory
 from farm.policy import EndpointPool, PolicyDirectory, PolicyRoutes
@@ -178,6 +178,10 @@ class NodeAgentActor:
     async def sandbox(self, method: str, *arguments: object) -> Any:
         """Call a method of the node's ``LearnerSandboxes`` for a ``RaySandboxHost``, which declares the types."""
         return await getattr((await self._agent()).sandboxes, method)(*arguments)
+
+    async def read_logs(self, query: LogQuery) -> LogPage:
+        """Return what a query finds in the logs of this machine, also if the agent cannot start."""
+        return await asyncio.to_thread(read_logs, self._plan.state_dir / "log", query)
 
     async def drain(self) -> None:
         await (await self._agent()).drain()

@@ -1,14 +1,11 @@
 """The learner sandboxes of all nodes over Ray, for the gateway."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import ray
 from ray.exceptions import RayError, RayTaskError
 
-from farm.cluster.ray_actors import NAMESPACE
-from farm.cluster.ray_scheduler_client import RaySchedulerClient
+from farm.cluster.ray_agents import RayAgents
 from farm.learner_sandboxes import (
     Answered,
     CreateSandbox,
@@ -25,33 +22,15 @@ from sandboxes.tools.tool import ToolResult
 
 
 class RaySandboxNodes:
-    """Implement ``SandboxNodes``: the scheduler knows the agents, and calls go to their actors directly."""
+    """Implement ``SandboxNodes``: calls go to the actors of the agents directly."""
 
-    def __init__(self, scheduler: RaySchedulerClient) -> None:
-        self._scheduler = scheduler
-        self._hosts: dict[str, RaySandboxHost] = {}
+    def __init__(self, agents: RayAgents) -> None:
+        self._agents = agents
 
     async def host(self, node_id: str) -> "RaySandboxHost":
-        """Return the sandboxes of a node. The scheduler is asked only about a node that is new, or that was away."""
-        known = self._hosts.get(node_id)
-        if known is not None:
-            return known
-        try:
-            name = await self._scheduler.agent_name(node_id)
-        except RayError as error:
-            raise NodeAway(
-                f"the scheduler, which knows the node {node_id}, does not answer; repeat the call"
-            ) from error
-        if name is None:
-            raise NodeAway(f"its node {node_id} was lost or has left the farm", for_good=True)
-        if not name:
-            raise NodeAway(f"the scheduler has restarted and waits for the node {node_id}; repeat the call")
-        try:
-            actor = await asyncio.to_thread(ray.get_actor, name, NAMESPACE)
-        except (RayError, ValueError) as error:
-            raise NodeAway(f"the agent of the node {node_id} is not there; repeat the call") from error
-        host = RaySandboxHost(node_id, actor, on_away=lambda: self._hosts.pop(node_id, None))
-        return self._hosts.setdefault(node_id, host)
+        """Return the sandboxes of a node."""
+        actor = await self._agents.actor(node_id)
+        return RaySandboxHost(node_id, actor, on_away=lambda: self._agents.forget(node_id))
 
 
 class RaySandboxHost:

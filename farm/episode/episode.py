@@ -45,6 +45,7 @@ from farm.grading import (
     grade,
 )
 from farm.grading.errors import raise_if_host_fault
+from farm.logs import name_turn
 from farm.policy.base import Policy
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.healthcheck import await_health
@@ -410,6 +411,7 @@ class _Episode:
         return await add_plugin_components(plugins, task, progress.change, result)
 
     def _emit(self, kind: EventKind, turn: int, finished: Turn | None = None) -> None:
+        name_turn(None if kind is EventKind.GRADING else turn)
         if self._on_event is not None:
             assignment = self._assignment
             self._on_event(EpisodeEvent(kind, assignment.rollout_id, assignment.attempt, time.time(), turn, finished))

@@ -12,9 +12,10 @@ from farm.gateway import errors
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.errors import ApiError
 from farm.gateway.request_guard import RequestGuard
-from farm.gateway.routes import health, leases, nodes, policies, rewards, rollouts, runs, sandboxes
+from farm.gateway.routes import health, leases, logs, nodes, policies, rewards, rollouts, runs, sandboxes
 from farm.gateway.tasksets import Prepare
 from farm.learner_sandboxes import SandboxNodes
+from farm.logs import NodeLogs
 from farm.scheduler.client import SchedulerClient
 from farm.schemas.problems import FieldProblem, ProblemType
 from farm.schemas.request_body import MOST_FIELDS
@@ -25,7 +26,13 @@ MAX_LOADING_TASKSETS = 2
 
 
 def make_app(
-    store: Store, scheduler: SchedulerClient, config: Config, *, prepare: Prepare, sandbox_nodes: SandboxNodes
+    store: Store,
+    scheduler: SchedulerClient,
+    config: Config,
+    *,
+    prepare: Prepare,
+    sandbox_nodes: SandboxNodes,
+    node_logs: NodeLogs,
 ) -> FastAPI:
     """Return the ASGI application. It opens and closes nothing: store, scheduler and nodes belong to the caller."""
     app = FastAPI(
@@ -41,6 +48,7 @@ def make_app(
     app.state.config = config
     app.state.prepare = prepare
     app.state.sandbox_nodes = sandbox_nodes
+    app.state.node_logs = node_logs
     app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
     app.state.series = health.GatewayMetrics()
     app.state.checking = None
@@ -51,6 +59,7 @@ def make_app(
         runs.router,
         policies.router,
         nodes.router,
+        logs.router,
         leases.router,
         rewards.router,
         rollouts.router,

@@ -253,6 +253,37 @@ class NodeAnswer(AnswerBody):
     sandboxes: int = 0
 
 
+class LogLineAnswer(AnswerBody):
+    """A line of a log, with the further lines of its text.
+
+    ``time``: Unix seconds. Ids that do not apply are empty. ``turn`` counts from 0. ``file``: the name of the file
+    without ``.log``.
+    """
+
+    time: float
+    level: str
+    node: str
+    run: str
+    group: str
+    rollout: str
+    turn: str
+    logger: str
+    text: str
+    file: str
+
+
+class LogsAnswer(AnswerBody):
+    """Lines of logs, oldest first.
+
+    ``searched_back_to``: the Unix time up to which the search is complete, or null if it is complete. ``unread``: node
+    id → why its logs were not read.
+    """
+
+    lines: tuple[LogLineAnswer, ...]
+    searched_back_to: float | None = None
+    unread: Mapping[str, str] = Field(default_factory=dict)
+
+
 class NodesAnswer(AnswerBody):
     nodes: tuple[NodeAnswer, ...]
 

@@ -12,6 +12,7 @@ from farm.core.run import TaskRef
 from farm.gateway import Prepare, SchedulerUnavailable, TasksetError, listen, make_app, serving
 from farm.gateway.connections import Shares
 from farm.learner_sandboxes import NodeAway, SandboxHost, SandboxNodes
+from farm.logs import LogPage, LogQuery, LogsUnavailable, NodeLogs
 from farm.scheduler.client import SchedulerClient
 from farm.scheduler.status import FarmStatus, NodeStatus, RunStatus, SandboxPlacement
 from farm.store import Store
@@ -91,6 +92,13 @@ def prepare(path: Path, tools: Sequence[str], fit: FitTasks | None = None, /) ->
     return [(TASK, b"bundle")]
 
 
+class NoLogs:
+    """Nodes whose agents do not answer."""
+
+    async def read(self, node_id: str, query: LogQuery) -> LogPage:
+        raise LogsUnavailable("its agent does not answer")
+
+
 @asynccontextmanager
 async def running_gateway(
     store: Store,
@@ -99,6 +107,7 @@ async def running_gateway(
     tokens: Mapping[Literal["learner", "operator", "viewer"], str] | None = None,
     scheduler: SchedulerClient | None = None,
     sandbox_nodes: SandboxNodes | None = None,
+    node_logs: NodeLogs | None = None,
     prepare: Prepare = prepare,
     idle_s: int = 30,
     shares: Shares | None = None,
@@ -110,6 +119,9 @@ async def running_gateway(
     secrets = {role: SecretStr(token) for role, token in known.items()}
     config = Config(state_dir=state_dir, tokens=secrets, tasksets=state_dir / "tasksets", **settings)
     nodes = sandbox_nodes or NoNodes()
-    app = make_app(store, scheduler or RecordingScheduler(), config, prepare=prepare, sandbox_nodes=nodes)
+    logs = node_logs or NoLogs()
+    app = make_app(
+        store, scheduler or RecordingScheduler(), config, prepare=prepare, sandbox_nodes=nodes, node_logs=logs
+    )
     async with serving(app, listen("127.0.0.1", port), idle_s=idle_s, shares=shares) as url:
         yield url

@@ -624,9 +624,27 @@ def test_head_prints_join_address_and_keeps_logs(farm: Farm, up: Mapping[str, st
     assert logs.keys() == {"farm.log", "farm.out", "gateway.log", "scheduler.log", own}
     assert logs["farm.log"].startswith("what the one before said\n")
     assert "the farm is up; its gateway is at http://" in logs["farm.log"]
-    assert f" INFO node={node_id} run=- rollout=- farm.scheduler.event_log: the node joined" in logs["scheduler.log"]
+    assert (
+        f" INFO node={node_id} run=- rollout=- turn=- farm.scheduler.event_log: the node joined"
+        in logs["scheduler.log"]
+    )
     assert f"node={node_id}" in logs[own]
+    shown = farm("logs", "--json", "--node", node_id, "--contains", "joined", FARM_STATE_DIR=str(tmp_path))
+    assert "no farm runs here: these are the logs of this machine alone" in shown.stderr
+    assert [json.loads(line)["file"] for line in shown.stdout.splitlines()] == ["scheduler"]
     assert "\x1b" not in "".join(logs.values())
+
+
+def test_logs_of_running_farm_show_a_run(farm: Farm, up: Mapping[str, str]) -> None:
+    ran = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "1", "--json", "--detach")
+    run_id = json.loads(ran.stdout)["run_id"]
+    wanted = ("logs", "--run", run_id, "--level", "info", "--since", "10m", "--json")
+    lines = [json.loads(line) for line in farm(*wanted).stdout.splitlines()]
+    assert lines[0]["file"] == "scheduler"
+    assert {line["run"] for line in lines} == {run_id}
+    refused = farm("logs", "--level", "loud")
+    assert refused.returncode == 1
+    assert "--level loud: there is no such level; use one of debug, info" in refused.stderr
 
 
 def test_second_farm_in_same_state_dir_is_refused(farm: Farm, up: Mapping[str, str]) -> None:

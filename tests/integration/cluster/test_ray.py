@@ -282,12 +282,14 @@ async def test_restarted_scheduler_names_redis_that_does_not_answer(farm: Farm) 
 
 
 async def test_learner_sandbox_ends_with_killed_agent(farm: Farm) -> None:
-    from farm.cluster.ray_sandbox_nodes import RaySandboxNodes  # imports Ray, which then reads the farm's token
+    # These import Ray, which then reads the farm's token.
+    from farm.cluster.ray_agents import RayAgents
+    from farm.cluster.ray_sandbox_nodes import RaySandboxNodes
 
     scheduler, bundle = farm.running.scheduler, task()
     await farm.store.put_bundle(bundle.task.digest, pack(bundle))
     placed = await scheduler.place_sandbox("sb-000000000001", task_ref(bundle), 60.0)
-    nodes = RaySandboxNodes(scheduler)
+    nodes = RaySandboxNodes(RayAgents(scheduler))
     host = await nodes.host(placed.node_id)
     state = await host.create(CreateSandbox("sb-000000000001", task_ref(bundle)))
     assert (state.node_id, state.task_id) == (placed.node_id, bundle.task.id)

@@ -1,4 +1,4 @@
-"""Log files under ``STATE_DIR/log``: one line a record, with time, level, node, run and rollout.
+"""Log files under ``STATE_DIR/log``: one line a record, with time, level, node, run, rollout and turn.
 
 Each file has one writer, and is kept when the farm goes down:
 
@@ -36,6 +36,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 _episode: ContextVar[tuple[str, str]] = ContextVar("farm_episode", default=("", ""))
+_turn: ContextVar[str] = ContextVar("farm_turn", default="")
 _own_node = ""
 
 
@@ -48,17 +49,23 @@ def name_node(node_id: str) -> None:
 def name_episode(run_id: str, rollout_id: str) -> None:
     """Set the run and the rollout of all lines of this task, and of the tasks that it starts."""
     _episode.set((run_id, rollout_id))
+    _turn.set("")
+
+
+def name_turn(index: int | None) -> None:
+    """Set the turn, counted from 0, of all lines of this task, and of the tasks that it starts. None: no turn."""
+    _turn.set("" if index is None else str(index))
 
 
 class LineFormatter(logging.Formatter):
     """Format a record as one line. Further lines of its text are indented, so that no text can look like a record.
 
-    ``extra`` of a record may have ``node``, ``run`` and ``rollout``.
+    ``extra`` of a record may have ``node``, ``run``, ``rollout`` and ``turn``.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         run, rollout = _episode.get()
-        named = {"node": _own_node, "run": run, "rollout": rollout}
+        named = {"node": _own_node, "run": run, "rollout": rollout, "turn": _turn.get()}
         fields = " ".join(f"{name}={getattr(record, name, '') or value or '-'}" for name, value in named.items())
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         text = f"{fields} {record.name}: {super().format(record)}"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from farm import logs
+from farm.logs import files as logs
 
-LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ node=\S+ run=\S+ rollout=\S+ \S+: .*")
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ node=\S+ run=\S+ rollout=\S+ turn=\S+ \S+: .*")
 _log = logging.getLogger("farm.tests")
 
 
@@ -34,8 +34,8 @@ def test_line_has_time_level_and_ids(log: Path, monkeypatch: pytest.MonkeyPatch)
     _log.debug("below the level")
     first, second = lines(log)
     assert LINE.fullmatch(first)
-    assert first.endswith(" WARNING node=node-a run=- rollout=- farm.tests: something happened")
-    assert second.endswith(" INFO node=node-b run=run-1 rollout=run-1-g000000-000 farm.tests: another node")
+    assert first.endswith(" WARNING node=node-a run=- rollout=- turn=- farm.tests: something happened")
+    assert second.endswith(" INFO node=node-b run=run-1 rollout=run-1-g000000-000 turn=- farm.tests: another node")
 
 
 async def test_only_lines_of_episode_name_it(log: Path) -> None:

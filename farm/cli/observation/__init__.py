@@ -1,0 +1,5 @@
+"""Commands that show what the farm does: its logs.
+
+This room decides how a terminal shows what others recorded. Enter at the module of a command. The page is
+farm/docs/operating.md.
+"""

@@ -1,0 +1,66 @@
+"""The lines of log files as values."""
+
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Self
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+"""Levels in the order of their weight."""
+
+INDENT = "    "
+"""The beginning of each further line of a text."""
+
+_LINE = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) (?P<level>[A-Z]+) "
+    r"node=(?P<node>\S+) run=(?P<run>\S+) rollout=(?P<rollout>\S+)(?: turn=(?P<turn>\S+))? "
+    r"(?P<logger>[^\s:]+): (?P<text>.*)",
+    re.DOTALL,
+)
+_MEMBER = re.compile(r"-\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of a log, with the further lines of its text.
+
+    ``time``: Unix seconds. ``node``, ``run``, ``group``, ``rollout`` and ``turn`` are empty if they do not apply. A
+    turn counts from 0. ``file``: the name of the file without ``.log``.
+    """
+
+    time: float
+    level: str
+    node: str
+    run: str
+    rollout: str
+    turn: str
+    logger: str
+    text: str
+    file: str = ""
+
+    @property
+    def group(self) -> str:
+        return _MEMBER.sub("", self.rollout)
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the line of a text whose further lines are indented. Return None if it is no line of a log."""
+        found = _LINE.fullmatch(text)
+        if found is None:
+            return None
+        try:
+            time = datetime.strptime(found["time"], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            return None
+        ids = {name: "" if found[name] in (None, "-") else found[name] for name in ("node", "run", "rollout", "turn")}
+        return cls(time, found["level"], **ids, logger=found["logger"], text=found["text"].replace("\n" + INDENT, "\n"))
+
+    def formatted(self) -> str:
+        """Return the line as it is in its file."""
+        time = datetime.fromtimestamp(self.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        ids = {"node": self.node, "run": self.run, "rollout": self.rollout, "turn": self.turn}
+        fields = " ".join(f"{name}={value or '-'}" for name, value in ids.items())
+        return f"{time} {self.level} {fields} {self.logger}: " + self.text.replace("\n", "\n" + INDENT)
+
+    def of_file(self, name: str) -> Self:
+        return replace(self, file=name)
