@@ -12,7 +12,7 @@ from farm.gateway import errors
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.errors import ApiError
 from farm.gateway.request_guard import RequestGuard
-from farm.gateway.routes import health, leases, nodes, policies, rewards, rollouts, runs, sandboxes
+from farm.gateway.routes import checkpoints, health, leases, nodes, policies, rewards, rollouts, runs, sandboxes
 from farm.gateway.tasksets import Prepare
 from farm.learner_sandboxes import SandboxNodes
 from farm.scheduler.client import SchedulerClient
@@ -52,6 +52,7 @@ def make_app(
         policies.router,
         nodes.router,
         leases.router,
+        checkpoints.router,
         rewards.router,
         rollouts.router,
         sandboxes.router,

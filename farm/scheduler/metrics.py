@@ -226,12 +226,15 @@ class FarmMetrics:
         queue = self.snapshot.queue
         complete, read = queue.get("groups_complete", 0.0), queue.get("groups_read", 0.0)
         dropped = queue.get("dropped_zero_variance", 0.0) + queue.get("dropped_stale", 0.0)
-        acked = queue.get("groups_acked", 0.0)
+        acked, restored = queue.get("groups_acked", 0.0), queue.get("groups_restored", 0.0)
         depth = GaugeMetricFamily(
-            "farm_queue_groups", "Complete groups: ready, or leased and not acked", labels=("state",)
+            "farm_queue_groups",
+            "Complete groups: ready, leased and not acked, or acked provisionally",
+            labels=("state",),
         )
         depth.add_metric(("ready",), complete - read)
-        depth.add_metric(("unacked",), read - acked - dropped)
+        depth.add_metric(("unacked",), read - acked - dropped + restored)
+        depth.add_metric(("provisional",), queue.get("groups_provisional", 0.0))
         yield depth
         yield CounterMetricFamily("farm_groups_complete", "Groups completed", complete)
         yield CounterMetricFamily("farm_groups_acked", "Groups acked", acked)
@@ -240,6 +243,7 @@ class FarmMetrics:
             "Groups leased again, after an expiry or a nack",
             queue.get("groups_redelivered", 0.0),
         )
+        yield CounterMetricFamily("farm_groups_restored", "Acked groups that a restore of a learner freed", restored)
         yield CounterMetricFamily("farm_groups_dropped", "Groups that a lease dropped: zero variance or stale", dropped)
         yield CounterMetricFamily("farm_rollouts_accepted", "Rollouts in the store", queue.get("accepted", 0.0))
         yield CounterMetricFamily("farm_rollouts_unjudged", "Rollouts without a reward", queue.get("unjudged", 0.0))

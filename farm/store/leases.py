@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from farm.core.run import rollout_id
+from farm.store.checkpoints import LearnerLife, refuse_life
 from farm.store.errors import RUNS_LISTED, LeaseNotHeld, UnknownLease, UnknownRun
 from farm.store.redis_client import RedisConnection, cancellable
-from farm.store.types import LeasedGroup, StoredLease, StreamState
+from farm.store.types import FinishedLease, LeasedGroup, StoredLease, StreamState
 
 _LONGEST_BLOCK_S = 20.0
 """The longest blocking read of Redis, in seconds. It is shorter than the client's own time-out."""
@@ -36,6 +37,18 @@ class LeaseFilter:
         if self.policy_version is not None and self.max_staleness is not None:
             chosen |= {"policy_version": self.policy_version, "max_staleness": self.max_staleness}
         return json.dumps(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReader:
+    """The reader of a lease: a consumer, and the learner that it belongs to if that learner makes checkpoints.
+
+    ``most_provisional``: as many acks of the learner may be provisional.
+    """
+
+    consumer: str
+    life: LearnerLife | None = None
+    most_provisional: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,7 @@ class LeaseStore:
 
     async def lease(
         self,
-        consumer: str,
+        reader: LeaseReader,
         run_id: str | None,
         *,
         max_groups: int,
@@ -92,7 +105,8 @@ class LeaseStore:
         Wait up to ``wait_s`` for a first group; return at once, without groups, if the stream is not open. Groups that
         were given back or whose lease expired come first. With the ``token`` of a live lease, return its groups again.
         A call that is cancelled while it waits leases nothing. Raises UnknownRun, and LeaseNotHeld if the token's lease
-        has ended.
+        has ended. A learner that makes checkpoints names a run; UnknownLearner, WrongHistory and CheckpointNeeded
+        refuse it.
         """
         token = token or secrets.token_urlsafe(18)
         loop = asyncio.get_running_loop()
@@ -102,7 +116,7 @@ class LeaseStore:
             answers: dict[str, _Answer] = {}
             for run in view.live:
                 try:
-                    answer = await self._take(run, token, consumer, max_groups, lease_s, wanted)
+                    answer = await self._take(run, token, reader, max_groups, lease_s, wanted)
                 except UnknownRun:
                     if run_id is not None:
                         raise
@@ -120,9 +134,10 @@ class LeaseStore:
             if not more:
                 await self._wait(answers, view.wake_id, left_s)
 
-    async def finish(self, command: Literal["ack", "nack"], lease_id: str) -> StreamState:
+    async def finish(self, command: Literal["ack", "nack"], lease_id: str) -> FinishedLease:
         answer = await self._ending(command, lease_id)
-        return StreamState(answer[1].decode())
+        acks = int(answer[2]) if command == "ack" and answer[2] else None
+        return FinishedLease(StreamState(answer[1].decode()), acks)
 
     async def release_except(self, lease_id: str, groups: Collection[str]) -> None:
         await self._ending("keep", lease_id, *groups)
@@ -142,18 +157,21 @@ class LeaseStore:
         return answer
 
     async def _take(
-        self, run_id: str, token: str, consumer: str, max_groups: int, lease_s: float, wanted: LeaseFilter
+        self, run_id: str, token: str, reader: LeaseReader, max_groups: int, lease_s: float, wanted: LeaseFilter
     ) -> _Answer:
         step = asyncio.ensure_future(
             self._connection.run_script(
                 self._base(run_id),
                 "lease",
                 token,
-                consumer,
+                reader.consumer,
                 int(lease_s * 1000),
                 max_groups,
                 wanted.max_tokens,
                 wanted.encoded(),
+                reader.life.learner if reader.life else "",
+                reader.life.history if reader.life else "",
+                reader.most_provisional,
             )
         )
         try:
@@ -164,6 +182,8 @@ class LeaseStore:
         if raw == b"unknown":
             raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
         _refuse_ended(f"{run_id}.{token}", raw)
+        if reader.life is not None:
+            refuse_life(run_id, reader.life, raw)
         return _parse(run_id, raw)
 
     async def _undo(self, step: "asyncio.Future[Any]", lease_id: str) -> None:
@@ -257,6 +277,7 @@ def _group(name: bytes, size: bytes, deliveries: bytes, facts_json: bytes) -> Le
 _ENDED = {
     b"lost": "its time ran out, and its groups were given back; lease again",
     b"nacked": "it was nacked, and its groups were given back; lease again",
+    b"restored": "its learner was restored, and its groups were given back; begin with the history of the restore",
     b"acked": "it was acked, and its groups are not delivered again; lease again to get other groups",
 }
 """The answers of the store for a lease that has ended, and their texts."""

@@ -11,6 +11,7 @@ from farm.schemas.msgpack_encoding import MalformedRecord
 from farm.schemas.rollout import RolloutHead, RolloutRecord, Sidecar, from_msgpack
 from farm.schemas.run_encoding import dump_run_spec
 from farm.schemas.zstd_frames import unpack_frame
+from farm.store.checkpoints import CheckpointStore, LearnerLife
 from farm.store.encoding import pack_rollout, run_of
 from farm.store.errors import (
     RUNS_LISTED,
@@ -22,14 +23,24 @@ from farm.store.errors import (
     RunInUse,
     UnknownRun,
 )
-from farm.store.leases import LeaseFilter, LeaseStore
+from farm.store.leases import LeaseFilter, LeaseReader, LeaseStore
 from farm.store.node_list import NodeListStore
 from farm.store.policies import PolicyStore
 from farm.store.redis_client import RedisConnection
 from farm.store.rescoring import RescoreResult, rescore
 from farm.store.reward_rules import RewardRulesStore
 from farm.store.sandbox_records import SandboxRecordStore
-from farm.store.types import RolloutPage, RunRecord, RunState, StoredLease, StreamState, counters, read_head, run_record
+from farm.store.types import (
+    FinishedLease,
+    RolloutPage,
+    RunRecord,
+    RunState,
+    StoredLease,
+    StreamState,
+    counters,
+    read_head,
+    run_record,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +60,7 @@ class Store:
         self._leases = LeaseStore(self._connection, prefix)
         self.rules = RewardRulesStore(self._connection, prefix)
         self.fleet = NodeListStore(self._connection, prefix)
+        self.checkpoints = CheckpointStore(self._connection, prefix)
         self.policies = PolicyStore(self._connection, prefix)
         self.sandboxes = SandboxRecordStore(self._connection, prefix)
 
@@ -323,10 +335,12 @@ class Store:
         wait_s: float = 0.0,
         wanted: LeaseFilter | None = None,
         lease_token: str | None = None,
+        life: LearnerLife | None = None,
+        most_provisional: int = 10_000,
     ) -> StoredLease:
         """See LeaseStore.lease."""
         return await self._leases.lease(
-            consumer,
+            LeaseReader(consumer, life, most_provisional),
             run_id,
             max_groups=max_groups,
             lease_s=lease_s,
@@ -335,14 +349,14 @@ class Store:
             token=lease_token,
         )
 
-    async def ack(self, lease_id: str) -> StreamState:
-        """Finish a lease: its groups are never delivered again. A second call has no effect.
+    async def ack(self, lease_id: str) -> FinishedLease:
+        """Finish a lease: its groups are not delivered again, unless its learner is restored to a checkpoint before.
 
-        Return what the run's stream still holds. Raises LeaseNotHeld, UnknownLease.
+        A second call has no effect. Raises LeaseNotHeld, UnknownLease.
         """
         return await self._leases.finish("ack", lease_id)
 
-    async def nack(self, lease_id: str) -> StreamState:
+    async def nack(self, lease_id: str) -> FinishedLease:
         """Give a lease back: its groups are free at once. A second call has no effect. Raises LeaseNotHeld,
         UnknownLease.
         """

@@ -1,4 +1,5 @@
-"""``farm runs``: list runs, show one, pause, resume, cancel and delete it. ``run`` has the command ``farm run``.
+"""``farm runs``: list runs, show one and its learners, pause, resume, cancel and delete it. ``run`` has the command
+``farm run``.
 
 The page is farm/docs/operating.md.
 """
@@ -85,6 +86,21 @@ def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = Non
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in rows.items():
         table.add_row(name, value)
+    table_console.print(table)
+
+
+@app.command()
+def learners(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
+    """List the learners of a run that make checkpoints."""
+    with connected(read_config(config, state_dir)) as client:
+        found = client.checkpoints.learners(run_id)
+    if as_json:
+        print_json([one.model_dump(mode="json") for one in found])
+        return
+    table = Table("learner", "history", "step", "acks", "final", "provisional", "leases", "updated", box=None)
+    for one in found:
+        figures = (one.history, one.step, one.acks, one.final, one.provisional, one.leases)
+        table.add_row(one.learner, *map(str, figures), _time(one.updated_at))
     table_console.print(table)
 
 

@@ -289,7 +289,8 @@ def _summary(run: RunRecord) -> RunSummary:
     accepted, unjudged = count("accepted", 0), count("unjudged", 0)
     judged = accepted - unjudged
     dropped = count("dropped_zero_variance", 0) + count("dropped_stale", 0)
-    complete, acked = count("groups_complete", 0), count("groups_acked", 0)
+    complete, restored = count("groups_complete", 0), count("groups_restored", 0)
+    acked = count("groups_acked", 0) - restored
     return RunSummary(
         expected=run.spec.groups * run.spec.group_size,
         accepted=accepted,
@@ -302,6 +303,8 @@ def _summary(run: RunRecord) -> RunSummary:
         groups_acked=acked,
         groups_dropped=dropped,
         groups_redelivered=count("groups_redelivered", 0),
+        groups_provisional=count("groups_provisional", 0),
+        groups_restored=restored,
         statuses={
             name.removeprefix("status:"): int(value) for name, value in run.counts.items() if name.startswith("status:")
         },

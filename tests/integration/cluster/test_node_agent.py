@@ -374,7 +374,7 @@ async def test_group_that_cannot_complete_fails_its_run(cluster: Cluster) -> Non
     await node.drain()
     lease = await cluster.store.lease("c", "r", lease_s=60)
     assert [group.group_id for group in lease.groups] == ["r-g000000"]
-    assert await cluster.store.ack(lease.lease_id) is StreamState.FAILED
+    assert (await cluster.store.ack(lease.lease_id)).stream is StreamState.FAILED
 
 
 async def test_failed_boot_is_retried(cluster: Cluster) -> None:
