@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from farm.client.checkpoints import CheckpointsClient
+from farm.client.groups import GroupsClient
 from farm.client.http import (
     ANSWER_S,
     FarmError,
@@ -105,7 +106,7 @@ class FarmClient:
     Every call that changes something carries an Idempotency-Key. It is retried for up to ``retry_s`` while the gateway
     cannot be reached, answers 503, or closes the connection early. ``on_wait`` is called with the reason before the
     first retry of a call. Every method may raise FarmError. ``sandboxes`` makes sandboxes that the caller steps itself.
-    ``checkpoints`` is for learners that save checkpoints.
+    ``checkpoints`` is for learners that save checkpoints. ``groups`` requests groups of single tasks.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class FarmClient:
         self.url = self._exchange.url
         self.sandboxes = SandboxesClient(self._exchange)
         self.checkpoints = CheckpointsClient(self._exchange)
+        self.groups = GroupsClient(self._exchange)
 
     def __enter__(self) -> Self:
         return self

@@ -12,8 +12,8 @@ from farm.gateway import errors
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.errors import ApiError
 from farm.gateway.request_guard import RequestGuard
-from farm.gateway.routes import checkpoints, health, leases, nodes, policies, rewards, rollouts, runs, sandboxes
-from farm.gateway.tasksets import Prepare
+from farm.gateway.routes import checkpoints, groups, health, leases, nodes, policies, rewards, rollouts, runs, sandboxes
+from farm.gateway.tasksets import Prepare, PreparedTasksets
 from farm.learner_sandboxes import SandboxNodes
 from farm.scheduler.client import SchedulerClient
 from farm.schemas.problems import FieldProblem, ProblemType
@@ -42,6 +42,7 @@ def make_app(
     app.state.prepare = prepare
     app.state.sandbox_nodes = sandbox_nodes
     app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
+    app.state.prepared = PreparedTasksets(store, prepare, app.state.preparing)
     app.state.series = health.GatewayMetrics()
     app.state.checking = None
     app.state.answering = {}
@@ -53,6 +54,7 @@ def make_app(
         nodes.router,
         leases.router,
         checkpoints.router,
+        groups.router,
         rewards.router,
         rollouts.router,
         sandboxes.router,

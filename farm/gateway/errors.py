@@ -20,9 +20,11 @@ from farm.store import (
     LeaseNotHeld,
     RunExists,
     StoreUnavailable,
+    TooManyGroups,
     TooManyLearners,
     TooManyPolicies,
     UnknownCheckpoint,
+    UnknownGroup,
     UnknownLearner,
     UnknownLease,
     UnknownPolicy,
@@ -47,6 +49,7 @@ _TITLES: Mapping[ProblemType, tuple[int, str]] = {
     ProblemType.CHECKPOINT_ORDER: (409, "The checkpoint is out of order"),
     ProblemType.CHECKPOINT_NEEDED: (409, "A checkpoint is needed"),
     ProblemType.UNKNOWN_CHECKPOINT: (404, "There is no such checkpoint"),
+    ProblemType.TOO_MANY_GROUPS: (429, "The farm keeps no more requested groups"),
     ProblemType.IN_PROGRESS: (409, "The same request is still being answered"),
     ProblemType.KEY_REUSED: (422, "The idempotency key belongs to another request"),
     ProblemType.TOO_LARGE: (413, "The body is too large"),
@@ -117,7 +120,7 @@ def to_api_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
-        case UnknownRun() | UnknownLease() | UnknownRules() | UnknownPolicy() | UnknownLearner():
+        case UnknownRun() | UnknownGroup() | UnknownLease() | UnknownRules() | UnknownPolicy() | UnknownLearner():
             return ApiError(ProblemType.NOT_FOUND, str(error))
         case LeaseNotHeld():
             return ApiError(ProblemType.LEASE_LOST, str(error))
@@ -129,6 +132,8 @@ def to_api_error(error: Exception) -> ApiError:
             return ApiError(ProblemType.CHECKPOINT_NEEDED, str(error))
         case UnknownCheckpoint():
             return ApiError(ProblemType.UNKNOWN_CHECKPOINT, str(error))
+        case TooManyGroups():
+            return ApiError(ProblemType.TOO_MANY_GROUPS, str(error))
         case RunExists() | TooManyPolicies() | TooManyLearners():
             return ApiError(ProblemType.CONFLICT, str(error))
         case BadCursor():
@@ -181,6 +186,8 @@ def install(app: FastAPI) -> None:
         CheckpointRefused,
         CheckpointNeeded,
         TooManyLearners,
+        UnknownGroup,
+        TooManyGroups,
         TooManyPolicies,
         BadRules,
         LeaseNotHeld,

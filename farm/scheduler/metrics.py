@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from farm.core.run import EpisodeReport
+from farm.core.run import EpisodeReport, is_requested
 from farm.core.untrainable_reasons import INCONSISTENT, NO_TOKENS
 from farm.rewards.distribution import BOUNDS
 from farm.scheduler.status import FarmStatus
@@ -196,11 +196,13 @@ class FarmMetrics:
         """The gauges, called by the registry."""
         yield from self._nodes()
         runs = self.snapshot.status.runs
-        yield GaugeMetricFamily("farm_runs_active", "Runs that have not ended", len(runs))
+        requested = [run for run in runs if is_requested(run.run_id)]
+        yield GaugeMetricFamily("farm_runs_active", "Runs that have not ended", len(runs) - len(requested))
         yield GaugeMetricFamily("farm_episodes_running", "Episodes that hold a slot", sum(run.running for run in runs))
         yield GaugeMetricFamily(
             "farm_episodes_waiting", "Episodes that wait for a slot", sum(run.waiting for run in runs)
         )
+        yield GaugeMetricFamily("farm_requested_groups_running", "Requested groups that have not ended", len(requested))
         yield from self._queue()
 
     def _nodes(self) -> Iterator[GaugeMetricFamily]:
@@ -237,6 +239,8 @@ class FarmMetrics:
         depth.add_metric(("provisional",), queue.get("groups_provisional", 0.0))
         yield depth
         yield CounterMetricFamily("farm_groups_complete", "Groups completed", complete)
+        complete_requests = queue.get("requests_complete", 0.0)
+        yield CounterMetricFamily("farm_requested_groups_complete", "Requested groups completed", complete_requests)
         yield CounterMetricFamily("farm_groups_acked", "Groups acked", acked)
         yield CounterMetricFamily(
             "farm_groups_redelivered",

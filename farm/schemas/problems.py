@@ -27,6 +27,7 @@ class ProblemType(StrEnum):
     CHECKPOINT_ORDER = "checkpoint-order"
     CHECKPOINT_NEEDED = "checkpoint-needed"
     UNKNOWN_CHECKPOINT = "unknown-checkpoint"
+    TOO_MANY_GROUPS = "too-many-groups"
     IN_PROGRESS = "idempotency-in-progress"
     KEY_REUSED = "idempotency-key-reused"
     TOO_LARGE = "too-large"

@@ -4,7 +4,8 @@ This room decides what is stored, and which steps are atomic. Enter at ``Store``
 ``lua/store.lua``, whose head lists all keys. The page is farm/docs/architecture/store.md.
 """
 
-from farm.store.checkpoints import CheckpointResult, LearnerLife, LearnerRecord, RestoreResult
+from farm.store.delivery.checkpoints import CheckpointResult, LearnerLife, LearnerRecord, RestoreResult
+from farm.store.delivery.requested_groups import RequestedGroup
 from farm.store.embedded_redis import EmbeddedRedis
 from farm.store.errors import (
     BadCursor,
@@ -20,9 +21,11 @@ from farm.store.errors import (
     StoreError,
     StoreFault,
     StoreUnavailable,
+    TooManyGroups,
     TooManyLearners,
     TooManyPolicies,
     UnknownCheckpoint,
+    UnknownGroup,
     UnknownLearner,
     UnknownLease,
     UnknownPolicy,
@@ -55,6 +58,7 @@ __all__ = [
     "LeasedGroup",
     "NodeListStore",
     "PolicyStore",
+    "RequestedGroup",
     "RescoreResult",
     "RestoreResult",
     "RolloutPage",
@@ -73,9 +77,11 @@ __all__ = [
     "StoredLease",
     "StoredRules",
     "StreamState",
+    "TooManyGroups",
     "TooManyLearners",
     "TooManyPolicies",
     "UnknownCheckpoint",
+    "UnknownGroup",
     "UnknownLearner",
     "UnknownLease",
     "UnknownPolicy",

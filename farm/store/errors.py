@@ -7,6 +7,8 @@ StoreError
 ├── RunEnded           the run has ended and accepts no more rollouts
 ├── RunExists          another run has this id
 ├── RunInUse           the run has not ended, or a lease holds its groups: it cannot be deleted
+├── UnknownGroup        there is no requested group of this id
+├── TooManyGroups       the farm keeps no more requested groups
 ├── UnknownLease       there is no lease of this id, or it ended more than a day ago
 ├── LeaseNotHeld       the lease expired, was given back, was acked, or its learner was restored
 ├── UnknownLearner      the run has no learner of this name
@@ -52,6 +54,14 @@ class RunExists(StoreError):
 
 
 class RunInUse(StoreError):
+    pass
+
+
+class UnknownGroup(StoreError):
+    pass
+
+
+class TooManyGroups(StoreError):
     pass
 
 

@@ -7,13 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from farm.core.run import rollout_id
-from farm.store.checkpoints import LearnerLife, refuse_life
+from farm.core.run import is_requested, rollout_id
+from farm.store.delivery.checkpoints import LearnerLife, refuse_life
 from farm.store.errors import RUNS_LISTED, LeaseNotHeld, UnknownLease, UnknownRun
 from farm.store.redis_client import RedisConnection, cancellable
 from farm.store.types import FinishedLease, LeasedGroup, StoredLease, StreamState
 
-_LONGEST_BLOCK_S = 20.0
+LONGEST_BLOCK_S = 20.0
 """The longest blocking read of Redis, in seconds. It is shorter than the client's own time-out."""
 
 
@@ -77,12 +77,16 @@ class LeaseStore:
         self._farm = f"{prefix}:{{*}}"
 
     async def announce(self, run_id: str, created_at: float) -> None:
-        """Announce a new run, so that learners that wait for any run read it. A second call has no effect."""
+        """Announce a new run, so that learners that wait for any run read it. A second call has no effect.
+
+        A requested group is announced to the scheduler alone.
+        """
+        listed = f"{self._farm}:{'requests' if is_requested(run_id) else 'runs'}"
         async with self._connection.client() as redis:
-            if await redis.zscore(f"{self._farm}:runs", run_id) is not None:
+            if await redis.zscore(listed, run_id) is not None:
                 return
         async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
-            together.zadd(f"{self._farm}:runs", {run_id: int(created_at * 1000)}, nx=True)
+            together.zadd(listed, {run_id: int(created_at * 1000)}, nx=True)
             together.sadd(f"{self._farm}:live", run_id)
             together.xadd(f"{self._farm}:wake", {"run": run_id}, maxlen=1, approximate=False)
             await together.execute()
@@ -195,7 +199,7 @@ class LeaseStore:
     async def _wait(self, answers: dict[str, _Answer], farm_wake: bytes, left_s: float) -> None:
         """Wait until a group may have become free: a wake-up, or the end of the next lease."""
         expiries = [one.next_expiry_s for one in answers.values() if one.next_expiry_s is not None]
-        block_s = min([left_s, _LONGEST_BLOCK_S, *expiries])
+        block_s = min([left_s, LONGEST_BLOCK_S, *expiries])
         streams: dict[str, bytes] = {f"{self._base(run)}:wake": one.wake_id for run, one in answers.items()}
         if farm_wake:
             streams[f"{self._farm}:wake"] = farm_wake
@@ -233,6 +237,7 @@ class LeaseStore:
         async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             together.srem(f"{self._farm}:live", run_id)
             together.zrem(f"{self._farm}:runs", run_id)
+            together.zrem(f"{self._farm}:requests", run_id)
             await together.execute()
 
     def _base(self, run_id: str) -> str:
@@ -260,17 +265,21 @@ def _parse(run_id: str, raw: Any) -> _Answer:
 
 
 def _group(name: bytes, size: bytes, deliveries: bytes, facts_json: bytes) -> LeasedGroup:
+    return complete_group(name.decode(), int(size), int(deliveries), facts_json)
+
+
+def complete_group(group: str, size: int, deliveries: int, facts_json: bytes) -> LeasedGroup:
+    """Return a complete group from its facts as ``lua/store.lua`` writes them."""
     facts = json.loads(facts_json)
-    group = name.decode()
     return LeasedGroup(
         group_id=group,
-        size=int(size),
-        deliveries=int(deliveries),
+        size=size,
+        deliveries=deliveries,
         tokens=int(facts["tokens"]),
         unjudged=int(facts["unjudged"]),
         zero_variance=bool(facts["same"]),
         policy_version=int(facts["version"]) if "version" in facts else None,
-        rollout_ids=tuple(rollout_id(group, index) for index in range(int(size))),
+        rollout_ids=tuple(rollout_id(group, index) for index in range(size)),
     )
 
 

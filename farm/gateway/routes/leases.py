@@ -56,7 +56,7 @@ async def _refuse_unreadable(lease: StoredLease, store: Store) -> None:
 
     The group with the record stays leased until its lease ends or an operator acts.
     """
-    broken = await unreadable(lease, store)
+    broken = await unreadable(lease.groups, store)
     if not broken:
         return
     await store.keep(lease.lease_id, broken)

@@ -1,6 +1,8 @@
-"""Answers about checkpoints."""
+"""Answers about checkpoints and requested groups."""
 
-from farm.schemas.responses import AnswerBody
+from typing import Literal
+
+from farm.schemas.responses import AnswerBody, GroupAnswer
 
 
 class LearnerAnswer(AnswerBody):
@@ -41,3 +43,37 @@ class RestoreAnswer(LearnerAnswer):
 
     undone: int
     released: int
+
+
+class RequestedGroupAnswer(AnswerBody):
+    """A requested group without its rollouts. ``accepted`` of ``size`` members have ended.
+
+    ``state``: ``running``; ``complete``, with all its rollouts; ``cancelled``; or ``failed``, and ``reason`` says why.
+    ``created_at``: Unix seconds.
+    """
+
+    group_id: str
+    state: Literal["running", "complete", "cancelled", "failed"]
+    reason: str
+    accepted: int
+    size: int
+    task_id: str
+    created_at: float
+
+
+class RequestedGroupsAnswer(AnswerBody):
+    groups: tuple[RequestedGroupAnswer, ...]
+
+
+class ReadGroupAnswer(GroupAnswer):
+    """A requested group, with its rollouts once it is complete. ``state`` and others: see RequestedGroupAnswer."""
+
+    state: Literal["running", "complete", "cancelled", "failed"]
+    reason: str
+    accepted: int
+    task_id: str
+    created_at: float
+
+
+class DeletedGroupAnswer(AnswerBody):
+    group_id: str

@@ -3,7 +3,8 @@
 -- checkpoints.lua is appended when the script is loaded, and then the call of the command.
 --
 -- KEYS OF A RUN (base = <prefix>:{<run id>})
---   base:run              HASH    spec (JSON), state, reason, created_ms, ended_ms
+--   base:run              HASH    spec (JSON), state, reason, created_ms, ended_ms; requested (1) if the run is one group
+--                                 that a learner reads by its id: then the stream stays empty, and no lease reads it
 --                                 state: running | paused | finished | cancelled | failed; the last three are final
 --   base:counts           HASH    counters; see "COUNTERS"
 --   base:payload:<id>     STRING  the rollout as stored wire form: one zstd frame of msgpack
@@ -42,7 +43,8 @@
 --
 -- KEYS OF THE FARM, written outside these scripts
 --   <prefix>:{*}:runs     ZSET    run id, scored by creation (ms)
---   <prefix>:{*}:live     SET     runs that may still have groups to lease
+--   <prefix>:{*}:requests ZSET    as runs, of requested groups, which are not in runs
+--   <prefix>:{*}:live     SET     runs that may still have groups to lease, and requested groups that go on
 --   <prefix>:{*}:wake     STREAM  one entry, replaced whenever a run is added
 --   <prefix>:{*}:rewards  HASH    version -> a rule document (JSON: text, at)
 --   <prefix>:{*}:reward   STRING  the version that runs follow which name none; absent: the farm's own
@@ -57,7 +59,7 @@
 -- COUNTERS  accepted, status:<status>, unjudged (reward null), solved (all that can be had), reward_sum, tokens, bytes,
 --   groups_complete, groups_read (taken off the stream), groups_leased, groups_redelivered, groups_acked,
 --   groups_restored (their acks were undone), groups_provisional (acked, and not final now; goes up and down),
---   dropped_zero_variance, dropped_stale
+--   dropped_zero_variance, dropped_stale, requests_complete (requested groups, which groups_complete does not count)
 --
 -- INVARIANTS  An entry belongs to a live lease exactly while now < its score in base:held, and that score is the
 --   lease's expires_ms: so a lease is lost at the very moment its groups become free, and no two leases share one.
@@ -107,11 +109,12 @@ end
 local commands = {}
 local learners = {} -- the functions of checkpoints.lua that leases need
 
--- spec -> 1 new, 0 the same run is there already, -1 another run has this id
-function commands.create_run(spec)
+-- spec, requested (1 or "") -> 1 new, 0 the same run is there already, -1 another run has this id
+function commands.create_run(spec, requested)
   local known = redis.call("HGET", key("run"), "spec")
   if known then return known == spec and 0 or -1 end
   redis.call("HSET", key("run"), "spec", spec, "state", "running", "reason", "", "created_ms", now_ms())
+  if requested ~= "" then redis.call("HSET", key("run"), "requested", 1) end
   redis.call("XGROUP", "CREATE", key("stream"), LEARNERS, "0", "MKSTREAM")
   return 1
 end
@@ -155,7 +158,15 @@ local function facts_of(group, size, fresh)
   return cjson.encode(facts)
 end
 
+local function requested() return redis.call("HEXISTS", key("run"), "requested") == 1 end
+
 local function complete(group, size)
+  if requested() then
+    redis.call("HSET", key("group:" .. group), "facts", facts_of(group, size))
+    count("requests_complete")
+    wake()
+    return
+  end
   local entry = redis.call("XADD", key("stream"), "*", "group", group, "facts", facts_of(group, size))
   redis.call("HSET", key("group:" .. group), "entry", entry)
   count("groups_complete")
@@ -312,7 +323,7 @@ function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_j
     for _, pair in ipairs(cjson.decode(known[3])) do groups[#groups + 1] = described(pair[2], pair[3]) end
     return answer(id, tonumber(known[2]), groups, now, false, learner)
   end
-  if redis.call("EXISTS", key("run")) == 0 then return "unknown" end
+  if redis.call("EXISTS", key("run")) == 0 or requested() then return "unknown" end
   learner = learner ~= "" and learner or nil
   if learner then
     local refused = learners.refusal(learner, history)
@@ -351,6 +362,15 @@ function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_j
   if learner then learners.leased(learner, history, id, now, expires) end
   redis.call("PEXPIREAT", name, expires + KEEP_MS)
   return answer(id, expires, groups, now, false, learner)
+end
+
+-- group -> { run state, reason, accepted members, facts (cjson) or "", wake id } | "unknown", of a requested group
+function commands.requested(group)
+  local run = redis.call("HMGET", key("run"), "state", "reason", "requested")
+  if not run[3] then return "unknown" end
+  local found = redis.call("HMGET", key("group:" .. group), "accepted", "facts")
+  local last = redis.call("XREVRANGE", key("wake"), "+", "-", "COUNT", 1)[1]
+  return { run[1], run[2], found[1] or "0", found[2] or "", last and last[1] or "0-0" }
 end
 
 -- The reason why a lease cannot end so ("done": it ended so before), its entries, its learner

@@ -22,7 +22,7 @@ from farm.store import (
     UnknownRun,
     WrongHistory,
 )
-from farm.store.checkpoints import MOST_LEARNERS
+from farm.store.delivery.checkpoints import MOST_LEARNERS
 from tests.support.redis_server import running_store
 from tests.support.rollouts import make_rollout, run_spec
 
