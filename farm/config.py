@@ -122,6 +122,18 @@ class Config(BaseModel):
     """
     lease_s: float = Field(default=300.0, gt=0, le=86_400)
     """Seconds that a lease lasts."""
+    provisional_groups: int = Field(default=10_000, ge=1, le=100_000)
+    """Groups of a run that a learner may ack without a checkpoint.
+
+    Only learners that make checkpoints are concerned. Their groups stay in Redis until a checkpoint makes the acks
+    final. A learner with so many provisional acks is refused more groups until its next checkpoint.
+    """
+    requested_groups: int = Field(default=2048, ge=1, le=100_000)
+    """Groups of ``POST /v1/groups`` that are kept at the same time.
+
+    A group counts from its request until it is deleted, by the learner or ``retention_s`` after its end. More requests
+    are refused.
+    """
     max_attempts: int = Field(default=3, ge=1, le=20)
     """Attempts of an episode, including the first."""
     drain_grace_s: float = Field(default=300.0, ge=0, le=86_400)

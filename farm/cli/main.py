@@ -32,6 +32,7 @@ COMMANDS = {
     "tools": "tools:app",
     "images": "images:app",
     "runs": "runs:app",
+    "groups": "runs.groups:app",
     "nodes": "nodes:app",
     "policies": "policies:app",
     "rollouts": "rollouts:app",

@@ -2,8 +2,9 @@
 
 ``client`` has ``FarmClient`` with a method for each route. ``http`` sends a request, retries it while the gateway is
 away, and turns a refusal into an error. ``sandboxes`` has the sandboxes that a caller steps itself, and
-``environment`` an environment in Gymnasium's style on them. The pages are farm/docs/learner.md,
-farm/docs/learner-sandboxes.md and farm/docs/architecture/gateway.md.
+``environment`` an environment in Gymnasium's style on them. ``checkpoints`` is for learners that save checkpoints, and
+``groups`` for learners that own their data. The pages are farm/docs/learner.md, farm/docs/learner-sandboxes.md and
+farm/docs/architecture/gateway.md.
 """
 
 from farm.client.client import (
@@ -15,6 +16,7 @@ from farm.client.client import (
     Lease,
     LeaseLost,
     Unreadable,
+    WrongHistory,
 )
 from farm.client.environment import SandboxEnvironment
 from farm.client.sandboxes import RemoteSandbox, SandboxesClient
@@ -31,4 +33,5 @@ __all__ = [
     "SandboxEnvironment",
     "SandboxesClient",
     "Unreadable",
+    "WrongHistory",
 ]

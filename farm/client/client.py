@@ -6,7 +6,8 @@
 
 FarmError
 ├── GatewayUnavailable   nothing answers at the address
-├── LeaseLost            the lease expired, was given back or was acked
+├── LeaseLost            the lease expired, was given back, was acked, or its learner was restored
+├── WrongHistory         the learner was restored meanwhile
 ├── InvalidResponse      the answer is not from a farm's gateway
 └── Unreadable           a stored record cannot be read; other records are not affected
 """
@@ -20,6 +21,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from farm.client.checkpoints import CheckpointsClient
+from farm.client.groups import GroupsClient
 from farm.client.http import (
     ANSWER_S,
     FarmError,
@@ -28,6 +31,7 @@ from farm.client.http import (
     InvalidResponse,
     LeaseLost,
     Unreadable,
+    WrongHistory,
     id_part,
     packed,
     plain,
@@ -68,6 +72,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Unreadable",
+    "WrongHistory",
 ]
 
 ANY_LINE = LogQuery()
@@ -87,11 +92,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Leased groups. If the stream is not ``open``, ``lease_id`` is empty and there are no groups."""
+    """Leased groups. If the stream is not ``open``, ``lease_id`` is empty and there are no groups.
+
+    ``stream`` is ``acked`` only for a learner that makes checkpoints: all groups are acked, and its next checkpoint
+    makes its acks final.
+    """
 
     lease_id: str
     expires_at: float
-    stream: Literal["open", "drained", "failed"]
+    stream: Literal["open", "acked", "drained", "failed"]
     groups: tuple[Group, ...]
 
 
@@ -103,6 +112,7 @@ class FarmClient:
     Every call that changes something carries an Idempotency-Key. It is retried for up to ``retry_s`` while the gateway
     cannot be reached, answers 503, or closes the connection early. ``on_wait`` is called with the reason before the
     first retry of a call. Every method may raise FarmError. ``sandboxes`` makes sandboxes that the caller steps itself.
+    ``checkpoints`` is for learners that save checkpoints. ``groups`` requests groups of single tasks.
     """
 
     def __init__(
@@ -116,6 +126,8 @@ class FarmClient:
         self._exchange = HttpSession(url, token_for(url) if token is None else token, retry_s=retry_s, on_wait=on_wait)
         self.url = self._exchange.url
         self.sandboxes = SandboxesClient(self._exchange)
+        self.checkpoints = CheckpointsClient(self._exchange)
+        self.groups = GroupsClient(self._exchange)
 
     def __enter__(self) -> Self:
         return self
@@ -275,12 +287,16 @@ class FarmClient:
         policy_version: int | None = None,
         max_staleness: int | None = None,
         zero_variance: Literal["keep", "drop"] = "keep",
+        learner: str | None = None,
+        history: int | None = None,
     ) -> Lease | None:
         """Lease complete groups. Return None if there was none within ``wait_s``.
 
-        The parameters are the fields of the request. Raises Unreadable if a record cannot be read: ``problem.errors``
-        names each such rollout. Only the groups of these records stay leased, as ``problem.lease_id``, until that lease
-        ends, is nacked, or is acked to give them up. The next call returns other groups.
+        The parameters are the fields of the request. ``learner`` with ``history`` is for a learner that makes
+        checkpoints. Raises WrongHistory if it was restored meanwhile. Raises Unreadable if a record cannot be read:
+        ``problem.errors`` names each such rollout. Only the groups of these records stay leased, as
+        ``problem.lease_id``, until that lease ends, is nacked, or is acked to give them up. The next call returns other
+        groups.
         """
         body = {
             "consumer": consumer,
@@ -292,6 +308,8 @@ class FarmClient:
             "policy_version": policy_version,
             "max_staleness": max_staleness,
             "zero_variance": zero_variance,
+            "learner": learner,
+            "history": history,
         }
         given = {name: value for name, value in body.items() if value is not None}
         key = uuid.uuid4().hex

@@ -42,6 +42,10 @@ class LeaseLost(FarmError):
     pass
 
 
+class WrongHistory(FarmError):
+    """Raised for a call of a learner that was restored meanwhile: another process continues its work."""
+
+
 class Unreadable(FarmError):
     """Raised if a stored record cannot be read."""
 
@@ -57,7 +61,11 @@ class InvalidResponse(FarmError):
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _UNREADABLE = PREFIX + ProblemType.UNREADABLE
-_KINDS = {PREFIX + ProblemType.LEASE_LOST: LeaseLost, _UNREADABLE: Unreadable}
+_KINDS = {
+    PREFIX + ProblemType.LEASE_LOST: LeaseLost,
+    PREFIX + ProblemType.WRONG_HISTORY: WrongHistory,
+    _UNREADABLE: Unreadable,
+}
 
 
 @dataclass(frozen=True, slots=True)

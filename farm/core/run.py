@@ -107,6 +107,11 @@ class RunSpec:
     harness: Harness = DEFAULT_HARNESS
     agent: Agent | None = None
 
+    @property
+    def requested(self) -> bool:
+        """Return whether the run is one group that a learner requested: it is in no lease and in no list of runs."""
+        return is_requested(self.run_id)
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeAssignment:
@@ -153,6 +158,15 @@ class EpisodeReport:
     published: bool
     metrics: Mapping[str, float]
     policy: str = ""
+
+
+REQUESTED = "req-"
+"""The beginning of the run id of a requested group."""
+
+
+def is_requested(run_id: str) -> bool:
+    """Return whether a run is one group that a learner requested."""
+    return run_id.startswith(REQUESTED)
 
 
 def group_id(run_id: str, ordinal: int) -> str:

@@ -12,8 +12,20 @@ from farm.gateway import errors
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.errors import ApiError
 from farm.gateway.request_guard import RequestGuard
-from farm.gateway.routes import health, leases, logs, nodes, policies, rewards, rollouts, runs, sandboxes
-from farm.gateway.tasksets import Prepare
+from farm.gateway.routes import (
+    checkpoints,
+    groups,
+    health,
+    leases,
+    logs,
+    nodes,
+    policies,
+    rewards,
+    rollouts,
+    runs,
+    sandboxes,
+)
+from farm.gateway.tasksets import Prepare, PreparedTasksets
 from farm.learner_sandboxes import SandboxNodes
 from farm.logs import NodeLogs
 from farm.scheduler.client import SchedulerClient
@@ -50,6 +62,7 @@ def make_app(
     app.state.sandbox_nodes = sandbox_nodes
     app.state.node_logs = node_logs
     app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
+    app.state.prepared = PreparedTasksets(store, prepare, app.state.preparing)
     app.state.series = health.GatewayMetrics()
     app.state.checking = None
     app.state.answering = {}
@@ -61,6 +74,8 @@ def make_app(
         nodes.router,
         logs.router,
         leases.router,
+        checkpoints.router,
+        groups.router,
         rewards.router,
         rollouts.router,
         sandboxes.router,

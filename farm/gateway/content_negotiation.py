@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,10 +85,10 @@ class _Stored:
     frame: bytes
 
 
-async def unreadable(lease: StoredLease, store: Store) -> dict[str, dict[str, str]]:
-    """Return the groups of a lease with unreadable records: group id → rollout id → reason."""
+async def unreadable(groups: Sequence[LeasedGroup], store: Store) -> dict[str, dict[str, str]]:
+    """Return the groups with unreadable records: group id → rollout id → reason."""
     found = {}
-    for group in lease.groups:
+    for group in groups:
         frames = await store.payloads(group.rollout_ids)
         reasons = await asyncio.to_thread(_reasons, group.rollout_ids, frames)
         if reasons:
@@ -108,16 +108,28 @@ def _reasons(names: Sequence[str], frames: Sequence[bytes | None]) -> dict[str, 
     return found
 
 
-async def lease_body(lease: StoredLease, store: Store, form: ResponseFormat) -> AsyncIterator[bytes]:
-    """Yield the answer of a lease, one rollout after the other. Unless the format is framed, the
-    caller has found all records readable with ``unreadable``.
+def lease_body(lease: StoredLease, store: Store, form: ResponseFormat) -> AsyncIterator[bytes]:
+    """Yield the answer of a lease. See ``_encoded``."""
+    return _encoded(_lease_pieces(lease, store, form), form)
+
+
+def group_body(
+    group: LeasedGroup, facts: Mapping[str, Any], store: Store, form: ResponseFormat
+) -> AsyncIterator[bytes]:
+    """Yield a group as it is in the answer of a lease, with more ``facts``. See ``_encoded``."""
+    return _encoded(_group_pieces(group, facts, store, form), form)
+
+
+async def _encoded(pieces: AsyncIterator["bytes | _Stored"], form: ResponseFormat) -> AsyncIterator[bytes]:
+    """Yield the bytes of an answer, one rollout after the other. Unless the format is framed, the caller has found all
+    records readable with ``unreadable``.
 
     In the framed format no rollout is unpacked: stored frames alternate with frames of the data between them, and
     together they are one msgpack value. That is a valid zstd stream, but the decoders of httpx and urllib3 stop at a
     frame that ends where a read ends. So a client must ask for this format; others get a single frame.
     """
     compressor = zstandard.ZstdCompressor(level=_FAST).compressobj() if form.zstd and not form.framed else None
-    async for piece in _pieces(lease, store, form):
+    async for piece in pieces:
         if form.framed:
             yield piece.frame if isinstance(piece, _Stored) else pack_frame(piece)
             continue
@@ -130,34 +142,52 @@ async def lease_body(lease: StoredLease, store: Store, form: ResponseFormat) -> 
         yield compressor.flush()
 
 
-async def _pieces(lease: StoredLease, store: Store, form: ResponseFormat) -> AsyncIterator[bytes | _Stored]:
+async def _lease_pieces(lease: StoredLease, store: Store, form: ResponseFormat) -> AsyncIterator[bytes | _Stored]:
     """Yield the parts of the answer. The next group is read while one is sent."""
-    fetching = _fetch(store, lease, 0)
+    fetching = _fetch(store, lease.groups[:1])
     try:
         yield _opening(lease, form)
         for place, group in enumerate(lease.groups):
             frames = await fetching
-            fetching = _fetch(store, lease, place + 1)
-            yield _group_opening(group, form, first=place == 0)
-            for index, frame in enumerate(frames):
-                if index and not form.msgpack:
-                    yield b","
-                yield _Stored(frame)
-            if not form.msgpack:
-                yield b"]}"
+            fetching = _fetch(store, lease.groups[place + 1 : place + 2])
+            if place and not form.msgpack:
+                yield b","
+            yield _group_opening(group, {}, form)
+            for piece in _members(frames, form):
+                yield piece
         if not form.msgpack:
             yield b"]}"
     finally:
         fetching.cancel()
 
 
-def _fetch(store: Store, lease: StoredLease, place: int) -> "asyncio.Task[list[bytes]]":
+async def _group_pieces(
+    group: LeasedGroup, facts: Mapping[str, Any], store: Store, form: ResponseFormat
+) -> AsyncIterator[bytes | _Stored]:
+    frames = await _fetch(store, (group,))
+    yield _group_opening(group, facts, form)
+    for piece in _members(frames, form):
+        yield piece
+
+
+def _members(frames: Sequence[bytes], form: ResponseFormat) -> Iterator[bytes | _Stored]:
+    for index, frame in enumerate(frames):
+        if index and not form.msgpack:
+            yield b","
+        yield _Stored(frame)
+    if not form.msgpack:
+        yield b"]}"
+
+
+def _fetch(store: Store, groups: Sequence[LeasedGroup]) -> "asyncio.Task[list[bytes]]":
+    """Read the records of the first of these groups; of none there are none."""
+
     async def fetch() -> list[bytes]:
-        if place >= len(lease.groups):
+        if not groups:
             return []
-        group = lease.groups[place]
+        group = groups[0]
         found = [frame for frame in await store.payloads(group.rollout_ids) if frame is not None]
-        if len(found) != group.size:
+        if len(found) != len(group.rollout_ids):
             raise RuntimeError(f"the store holds {len(found)} of the {group.size} rollouts of {group.group_id}")
         return found
 
@@ -173,7 +203,7 @@ def _opening(lease: StoredLease, form: ResponseFormat) -> bytes:
     return _unclosed(facts, "groups", len(lease.groups), form)
 
 
-def _group_opening(group: LeasedGroup, form: ResponseFormat, *, first: bool) -> bytes:
+def _group_opening(group: LeasedGroup, more: Mapping[str, Any], form: ResponseFormat) -> bytes:
     facts = {
         "group_id": group.group_id,
         "size": group.size,
@@ -183,8 +213,7 @@ def _group_opening(group: LeasedGroup, form: ResponseFormat, *, first: bool) -> 
         "zero_variance": group.zero_variance,
         "policy_version": group.policy_version,
     }
-    opening = _unclosed(facts, "rollouts", group.size, form)
-    return opening if form.msgpack or first else b"," + opening
+    return _unclosed({**facts, **more}, "rollouts", len(group.rollout_ids), form)
 
 
 def _unclosed(facts: dict[str, Any], last: str, length: int, form: ResponseFormat) -> bytes:

@@ -15,14 +15,22 @@ from farm.schemas.requests import NOT_AVAILABLE
 from farm.schemas.validation_messages import complaints
 from farm.store import (
     BadCursor,
+    CheckpointNeeded,
+    CheckpointRefused,
     LeaseNotHeld,
     RunExists,
     StoreUnavailable,
+    TooManyGroups,
+    TooManyLearners,
     TooManyPolicies,
+    UnknownCheckpoint,
+    UnknownGroup,
+    UnknownLearner,
     UnknownLease,
     UnknownPolicy,
     UnknownRules,
     UnknownRun,
+    WrongHistory,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -37,6 +45,11 @@ _TITLES: Mapping[ProblemType, tuple[int, str]] = {
     ProblemType.CONFLICT: (409, "In conflict with what is there"),
     ProblemType.LEASE_LOST: (409, "The lease has ended"),
     ProblemType.RUN_ENDED: (409, "The run has ended"),
+    ProblemType.WRONG_HISTORY: (409, "The history of the learner has ended"),
+    ProblemType.CHECKPOINT_ORDER: (409, "The checkpoint is out of order"),
+    ProblemType.CHECKPOINT_NEEDED: (409, "A checkpoint is needed"),
+    ProblemType.UNKNOWN_CHECKPOINT: (404, "There is no such checkpoint"),
+    ProblemType.TOO_MANY_GROUPS: (429, "The farm keeps no more requested groups"),
     ProblemType.IN_PROGRESS: (409, "The same request is still being answered"),
     ProblemType.KEY_REUSED: (422, "The idempotency key belongs to another request"),
     ProblemType.TOO_LARGE: (413, "The body is too large"),
@@ -107,11 +120,21 @@ def to_api_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
-        case UnknownRun() | UnknownLease() | UnknownRules() | UnknownPolicy():
+        case UnknownRun() | UnknownGroup() | UnknownLease() | UnknownRules() | UnknownPolicy() | UnknownLearner():
             return ApiError(ProblemType.NOT_FOUND, str(error))
         case LeaseNotHeld():
             return ApiError(ProblemType.LEASE_LOST, str(error))
-        case RunExists() | TooManyPolicies():
+        case WrongHistory():
+            return ApiError(ProblemType.WRONG_HISTORY, str(error))
+        case CheckpointRefused():
+            return ApiError(ProblemType.CHECKPOINT_ORDER, str(error))
+        case CheckpointNeeded():
+            return ApiError(ProblemType.CHECKPOINT_NEEDED, str(error))
+        case UnknownCheckpoint():
+            return ApiError(ProblemType.UNKNOWN_CHECKPOINT, str(error))
+        case TooManyGroups():
+            return ApiError(ProblemType.TOO_MANY_GROUPS, str(error))
+        case RunExists() | TooManyPolicies() | TooManyLearners():
             return ApiError(ProblemType.CONFLICT, str(error))
         case BadCursor():
             return ApiError(ProblemType.INVALID, str(error), errors=(FieldProblem(field="cursor", message=str(error)),))
@@ -157,6 +180,14 @@ def install(app: FastAPI) -> None:
         UnknownLease,
         UnknownRules,
         UnknownPolicy,
+        UnknownLearner,
+        UnknownCheckpoint,
+        WrongHistory,
+        CheckpointRefused,
+        CheckpointNeeded,
+        TooManyLearners,
+        UnknownGroup,
+        TooManyGroups,
         TooManyPolicies,
         BadRules,
         LeaseNotHeld,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from farm.core.run import EpisodeReport
+from farm.core.run import EpisodeReport, is_requested
 from farm.core.untrainable_reasons import INCONSISTENT, NO_TOKENS
 from farm.rewards.distribution import BOUNDS
 from farm.scheduler.status import FarmStatus
@@ -196,11 +196,13 @@ class FarmMetrics:
         """The gauges, called by the registry."""
         yield from self._nodes()
         runs = self.snapshot.status.runs
-        yield GaugeMetricFamily("farm_runs_active", "Runs that have not ended", len(runs))
+        requested = [run for run in runs if is_requested(run.run_id)]
+        yield GaugeMetricFamily("farm_runs_active", "Runs that have not ended", len(runs) - len(requested))
         yield GaugeMetricFamily("farm_episodes_running", "Episodes that hold a slot", sum(run.running for run in runs))
         yield GaugeMetricFamily(
             "farm_episodes_waiting", "Episodes that wait for a slot", sum(run.waiting for run in runs)
         )
+        yield GaugeMetricFamily("farm_requested_groups_running", "Requested groups that have not ended", len(requested))
         yield from self._queue()
 
     def _nodes(self) -> Iterator[GaugeMetricFamily]:
@@ -226,20 +228,26 @@ class FarmMetrics:
         queue = self.snapshot.queue
         complete, read = queue.get("groups_complete", 0.0), queue.get("groups_read", 0.0)
         dropped = queue.get("dropped_zero_variance", 0.0) + queue.get("dropped_stale", 0.0)
-        acked = queue.get("groups_acked", 0.0)
+        acked, restored = queue.get("groups_acked", 0.0), queue.get("groups_restored", 0.0)
         depth = GaugeMetricFamily(
-            "farm_queue_groups", "Complete groups: ready, or leased and not acked", labels=("state",)
+            "farm_queue_groups",
+            "Complete groups: ready, leased and not acked, or acked provisionally",
+            labels=("state",),
         )
         depth.add_metric(("ready",), complete - read)
-        depth.add_metric(("unacked",), read - acked - dropped)
+        depth.add_metric(("unacked",), read - acked - dropped + restored)
+        depth.add_metric(("provisional",), queue.get("groups_provisional", 0.0))
         yield depth
         yield CounterMetricFamily("farm_groups_complete", "Groups completed", complete)
+        complete_requests = queue.get("requests_complete", 0.0)
+        yield CounterMetricFamily("farm_requested_groups_complete", "Requested groups completed", complete_requests)
         yield CounterMetricFamily("farm_groups_acked", "Groups acked", acked)
         yield CounterMetricFamily(
             "farm_groups_redelivered",
             "Groups leased again, after an expiry or a nack",
             queue.get("groups_redelivered", 0.0),
         )
+        yield CounterMetricFamily("farm_groups_restored", "Acked groups that a restore of a learner freed", restored)
         yield CounterMetricFamily("farm_groups_dropped", "Groups that a lease dropped: zero variance or stale", dropped)
         yield CounterMetricFamily("farm_rollouts_accepted", "Rollouts in the store", queue.get("accepted", 0.0))
         yield CounterMetricFamily("farm_rollouts_unjudged", "Rollouts without a reward", queue.get("unjudged", 0.0))

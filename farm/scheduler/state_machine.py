@@ -50,8 +50,8 @@ class Scheduler:
        that.
 
     A waiting learner sandbox goes before episodes, because a learner waits for the answer. Among runs the one with the
-    fewest running episodes goes first. ``hold_until`` gives the nodes time to report their episodes
-    before a restarted scheduler assigns anything.
+    fewest running episodes goes first; all requested groups together count as one run. ``hold_until`` gives the nodes
+    time to report their episodes before a restarted scheduler assigns anything.
     """
 
     def __init__(self, settings: SchedulerSettings | None = None, *, hold_until: float = 0.0) -> None:
@@ -130,12 +130,15 @@ class Scheduler:
         episode.member, episode.stopping = None, True
         return StopEpisode(episode.node_id, episode.rollout_id, episode.attempt)
 
-    def _offer(self, run: RunProgress) -> None:
-        """Queue a run for placement by its number of running episodes. An older entry of the run becomes stale."""
+    def _offer(self, run: RunProgress, *, load: int | None = None) -> None:
+        """Queue a run for placement by its number of running episodes. An older entry of the run becomes stale.
+
+        ``load`` is used in place of that number.
+        """
         if run.startable:
             self._stamp += 1
             self._stamps[run.spec.run_id] = self._stamp
-            heapq.heappush(self._ready, (len(run.running), self._stamp, run.spec.run_id))
+            heapq.heappush(self._ready, (len(run.running) if load is None else load, self._stamp, run.spec.run_id))
 
     def _judge_policies(self, now: float) -> None:
         """Compare the requests of all nodes. Queue the runs of each policy that has recovered."""
@@ -298,15 +301,20 @@ class Scheduler:
             return
         yield from self._sandboxes.place(now)
         blocked: list[RunProgress] = []
+        requested = sum(len(run.running) for run in self._runs.values() if run.spec.requested)
         while self._ready and self.fleet.has_open(now):
-            _, stamp, run_id = heapq.heappop(self._ready)
+            load, stamp, run_id = heapq.heappop(self._ready)
             run = self._runs.get(run_id)
             if run is None or self._stamps.get(run_id) != stamp or not run.startable:
+                continue
+            if run.spec.requested and load < requested:
+                self._offer(run, load=requested)
                 continue
             command = self._start(run, now)
             if command is None:
                 blocked.append(run)
             else:
+                requested += run.spec.requested
                 self._offer(run)
                 yield command
         for run in blocked:

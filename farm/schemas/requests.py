@@ -330,6 +330,7 @@ class LeaseBody(RequestBody):
     ``zero_variance: drop`` drops groups whose judged rewards are all equal, for good and counted. ``max_staleness``
     with ``policy_version`` drops groups whose oldest token lags by more versions. ``max_tokens`` bounds one lease,
     except for a single group that is larger. ``incomplete: deliver`` also delivers groups with unjudged members.
+    ``learner`` with ``history``: of a learner that makes checkpoints; acks of the lease are provisional until the next.
     """
 
     consumer: Name
@@ -342,11 +343,19 @@ class LeaseBody(RequestBody):
     max_staleness: Version | None = None
     zero_variance: Literal["keep", "drop"] = "keep"
     incomplete: Annotated[Literal["refill", "deliver"], AfterValidator(_delivered)] = "deliver"
+    learner: Name | None = None
+    history: Version | None = None
 
     @model_validator(mode="after")
     def _staleness_needs_a_version(self) -> Self:
         if self.max_staleness is not None and self.policy_version is None:
             raise ValueError("max_staleness needs policy_version, the trainer's own")
+        return self
+
+    @model_validator(mode="after")
+    def _learner_of_one_run(self) -> Self:
+        if (self.learner is None) != (self.history is None) or (self.learner is not None and self.run_id is None):
+            raise ValueError("learner needs history, from its restore, and run_id, because checkpoints are of one run")
         return self
 
 

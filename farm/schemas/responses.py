@@ -73,7 +73,8 @@ class DeletedPolicyAnswer(AnswerBody):
 class RunSummary(AnswerBody):
     """Counts of a run. ``reward_mean`` is over judged rollouts, null if there are none.
 
-    ``groups_waiting`` are complete and neither acked nor dropped.
+    ``groups_waiting`` are complete and neither acked nor dropped. ``groups_provisional`` of the acked ones have
+    provisional acks. ``groups_restored`` counts acks that a restore undid; ``groups_acked`` is without them.
     """
 
     expected: int
@@ -88,6 +89,8 @@ class RunSummary(AnswerBody):
     groups_dropped: int
     groups_redelivered: int
     statuses: Mapping[str, int]
+    groups_provisional: int = 0
+    groups_restored: int = 0
 
 
 class LeftOutAnswer(AnswerBody):
@@ -154,17 +157,24 @@ class GroupAnswer(AnswerBody):
 
 
 class LeaseAnswer(AnswerBody):
-    """A lease. If the stream is not open, it has no ``lease_id`` and no groups. ``expires_at``: Unix seconds."""
+    """A lease. If the stream is not open, it has no ``lease_id`` and no groups. ``expires_at``: Unix seconds.
+
+    ``stream`` is ``acked`` only for a learner that makes checkpoints: nothing is left to lease, and its next checkpoint
+    makes its acks final.
+    """
 
     lease_id: str | None
     expires_at: float | None
-    stream: Literal["open", "drained", "failed"]
+    stream: Literal["open", "acked", "drained", "failed"]
     groups: tuple[GroupAnswer, ...]
 
 
 class SettledAnswer(AnswerBody):
+    """``acks``: the number of the last ack of a learner that makes checkpoints, for its next one; null for others."""
+
     lease_id: str
-    stream: Literal["open", "drained", "failed"]
+    stream: Literal["open", "acked", "drained", "failed"]
+    acks: int | None = None
 
 
 class ExtendedAnswer(AnswerBody):

@@ -4,9 +4,13 @@ This room decides what is stored, and which steps are atomic. Enter at ``Store``
 ``lua/store.lua``, whose head lists all keys. The page is farm/docs/architecture/store.md.
 """
 
+from farm.store.delivery.checkpoints import CheckpointResult, LearnerLife, LearnerRecord, RestoreResult
+from farm.store.delivery.requested_groups import RequestedGroup
 from farm.store.embedded_redis import EmbeddedRedis
 from farm.store.errors import (
     BadCursor,
+    CheckpointNeeded,
+    CheckpointRefused,
     GroupMismatch,
     LeaseNotHeld,
     RolloutTooLarge,
@@ -17,11 +21,17 @@ from farm.store.errors import (
     StoreError,
     StoreFault,
     StoreUnavailable,
+    TooManyGroups,
+    TooManyLearners,
     TooManyPolicies,
+    UnknownCheckpoint,
+    UnknownGroup,
+    UnknownLearner,
     UnknownLease,
     UnknownPolicy,
     UnknownRules,
     UnknownRun,
+    WrongHistory,
 )
 from farm.store.leases import LeaseFilter
 from farm.store.node_list import NodeListStore
@@ -31,18 +41,26 @@ from farm.store.rescoring import RescoreResult
 from farm.store.reward_rules import StoredRules
 from farm.store.sandbox_records import SandboxRecord
 from farm.store.store import Store
-from farm.store.types import LeasedGroup, RolloutPage, RunRecord, RunState, StoredLease, StreamState
+from farm.store.types import FinishedLease, LeasedGroup, RolloutPage, RunRecord, RunState, StoredLease, StreamState
 
 __all__ = [
     "BadCursor",
+    "CheckpointNeeded",
+    "CheckpointRefused",
+    "CheckpointResult",
     "EmbeddedRedis",
+    "FinishedLease",
     "GroupMismatch",
+    "LearnerLife",
+    "LearnerRecord",
     "LeaseFilter",
     "LeaseNotHeld",
     "LeasedGroup",
     "NodeListStore",
     "PolicyStore",
+    "RequestedGroup",
     "RescoreResult",
+    "RestoreResult",
     "RolloutPage",
     "RolloutTooLarge",
     "RulesChanged",
@@ -59,10 +77,16 @@ __all__ = [
     "StoredLease",
     "StoredRules",
     "StreamState",
+    "TooManyGroups",
+    "TooManyLearners",
     "TooManyPolicies",
+    "UnknownCheckpoint",
+    "UnknownGroup",
+    "UnknownLearner",
     "UnknownLease",
     "UnknownPolicy",
     "UnknownRules",
     "UnknownRun",
+    "WrongHistory",
     "examine_redis",
 ]

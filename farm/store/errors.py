@@ -7,8 +7,16 @@ StoreError
 ├── RunEnded           the run has ended and accepts no more rollouts
 ├── RunExists          another run has this id
 ├── RunInUse           the run has not ended, or a lease holds its groups: it cannot be deleted
+├── UnknownGroup        there is no requested group of this id
+├── TooManyGroups       the farm keeps no more requested groups
 ├── UnknownLease       there is no lease of this id, or it ended more than a day ago
-├── LeaseNotHeld       the lease expired, was given back or was acked
+├── LeaseNotHeld       the lease expired, was given back, was acked, or its learner was restored
+├── UnknownLearner      the run has no learner of this name
+├── WrongHistory        a call of a life of a learner that ended with a restore
+├── CheckpointRefused   a checkpoint is out of order, or includes acks that are not there
+├── UnknownCheckpoint   a restore names another step than that of the last checkpoint
+├── CheckpointNeeded    a learner has as many provisional acks as it may have
+├── TooManyLearners     the run keeps no more learners
 ├── GroupMismatch      a rollout's group size differs from that of its group
 ├── RulesChanged       a rollout was scored by other rules than its group: score it again
 ├── UnknownPolicy      there is no policy of this name
@@ -49,11 +57,43 @@ class RunInUse(StoreError):
     pass
 
 
+class UnknownGroup(StoreError):
+    pass
+
+
+class TooManyGroups(StoreError):
+    pass
+
+
 class UnknownLease(StoreError):
     pass
 
 
 class LeaseNotHeld(StoreError):
+    pass
+
+
+class UnknownLearner(StoreError):
+    pass
+
+
+class WrongHistory(StoreError):
+    pass
+
+
+class CheckpointRefused(StoreError):
+    pass
+
+
+class UnknownCheckpoint(StoreError):
+    pass
+
+
+class CheckpointNeeded(StoreError):
+    pass
+
+
+class TooManyLearners(StoreError):
     pass
 
 

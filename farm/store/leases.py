@@ -7,12 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from farm.core.run import rollout_id
+from farm.core.run import is_requested, rollout_id
+from farm.store.delivery.checkpoints import LearnerLife, refuse_life
 from farm.store.errors import RUNS_LISTED, LeaseNotHeld, UnknownLease, UnknownRun
 from farm.store.redis_client import RedisConnection, cancellable
-from farm.store.types import LeasedGroup, StoredLease, StreamState
+from farm.store.types import FinishedLease, LeasedGroup, StoredLease, StreamState
 
-_LONGEST_BLOCK_S = 20.0
+LONGEST_BLOCK_S = 20.0
 """The longest blocking read of Redis, in seconds. It is shorter than the client's own time-out."""
 
 
@@ -36,6 +37,18 @@ class LeaseFilter:
         if self.policy_version is not None and self.max_staleness is not None:
             chosen |= {"policy_version": self.policy_version, "max_staleness": self.max_staleness}
         return json.dumps(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReader:
+    """The reader of a lease: a consumer, and the learner that it belongs to if that learner makes checkpoints.
+
+    ``most_provisional``: as many acks of the learner may be provisional.
+    """
+
+    consumer: str
+    life: LearnerLife | None = None
+    most_provisional: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +77,23 @@ class LeaseStore:
         self._farm = f"{prefix}:{{*}}"
 
     async def announce(self, run_id: str, created_at: float) -> None:
-        """Announce a new run, so that learners that wait for any run read it. A second call has no effect."""
+        """Announce a new run, so that learners that wait for any run read it. A second call has no effect.
+
+        A requested group is announced to the scheduler alone.
+        """
+        listed = f"{self._farm}:{'requests' if is_requested(run_id) else 'runs'}"
         async with self._connection.client() as redis:
-            if await redis.zscore(f"{self._farm}:runs", run_id) is not None:
+            if await redis.zscore(listed, run_id) is not None:
                 return
         async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
-            together.zadd(f"{self._farm}:runs", {run_id: int(created_at * 1000)}, nx=True)
+            together.zadd(listed, {run_id: int(created_at * 1000)}, nx=True)
             together.sadd(f"{self._farm}:live", run_id)
             together.xadd(f"{self._farm}:wake", {"run": run_id}, maxlen=1, approximate=False)
             await together.execute()
 
     async def lease(
         self,
-        consumer: str,
+        reader: LeaseReader,
         run_id: str | None,
         *,
         max_groups: int,
@@ -92,7 +109,8 @@ class LeaseStore:
         Wait up to ``wait_s`` for a first group; return at once, without groups, if the stream is not open. Groups that
         were given back or whose lease expired come first. With the ``token`` of a live lease, return its groups again.
         A call that is cancelled while it waits leases nothing. Raises UnknownRun, and LeaseNotHeld if the token's lease
-        has ended.
+        has ended. A learner that makes checkpoints names a run; UnknownLearner, WrongHistory and CheckpointNeeded
+        refuse it.
         """
         token = token or secrets.token_urlsafe(18)
         loop = asyncio.get_running_loop()
@@ -102,7 +120,7 @@ class LeaseStore:
             answers: dict[str, _Answer] = {}
             for run in view.live:
                 try:
-                    answer = await self._take(run, token, consumer, max_groups, lease_s, wanted)
+                    answer = await self._take(run, token, reader, max_groups, lease_s, wanted)
                 except UnknownRun:
                     if run_id is not None:
                         raise
@@ -120,9 +138,10 @@ class LeaseStore:
             if not more:
                 await self._wait(answers, view.wake_id, left_s)
 
-    async def finish(self, command: Literal["ack", "nack"], lease_id: str) -> StreamState:
+    async def finish(self, command: Literal["ack", "nack"], lease_id: str) -> FinishedLease:
         answer = await self._ending(command, lease_id)
-        return StreamState(answer[1].decode())
+        acks = int(answer[2]) if command == "ack" and answer[2] else None
+        return FinishedLease(StreamState(answer[1].decode()), acks)
 
     async def release_except(self, lease_id: str, groups: Collection[str]) -> None:
         await self._ending("keep", lease_id, *groups)
@@ -142,18 +161,21 @@ class LeaseStore:
         return answer
 
     async def _take(
-        self, run_id: str, token: str, consumer: str, max_groups: int, lease_s: float, wanted: LeaseFilter
+        self, run_id: str, token: str, reader: LeaseReader, max_groups: int, lease_s: float, wanted: LeaseFilter
     ) -> _Answer:
         step = asyncio.ensure_future(
             self._connection.run_script(
                 self._base(run_id),
                 "lease",
                 token,
-                consumer,
+                reader.consumer,
                 int(lease_s * 1000),
                 max_groups,
                 wanted.max_tokens,
                 wanted.encoded(),
+                reader.life.learner if reader.life else "",
+                reader.life.history if reader.life else "",
+                reader.most_provisional,
             )
         )
         try:
@@ -164,6 +186,8 @@ class LeaseStore:
         if raw == b"unknown":
             raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
         _refuse_ended(f"{run_id}.{token}", raw)
+        if reader.life is not None:
+            refuse_life(run_id, reader.life, raw)
         return _parse(run_id, raw)
 
     async def _undo(self, step: "asyncio.Future[Any]", lease_id: str) -> None:
@@ -175,7 +199,7 @@ class LeaseStore:
     async def _wait(self, answers: dict[str, _Answer], farm_wake: bytes, left_s: float) -> None:
         """Wait until a group may have become free: a wake-up, or the end of the next lease."""
         expiries = [one.next_expiry_s for one in answers.values() if one.next_expiry_s is not None]
-        block_s = min([left_s, _LONGEST_BLOCK_S, *expiries])
+        block_s = min([left_s, LONGEST_BLOCK_S, *expiries])
         streams: dict[str, bytes] = {f"{self._base(run)}:wake": one.wake_id for run, one in answers.items()}
         if farm_wake:
             streams[f"{self._farm}:wake"] = farm_wake
@@ -213,6 +237,7 @@ class LeaseStore:
         async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             together.srem(f"{self._farm}:live", run_id)
             together.zrem(f"{self._farm}:runs", run_id)
+            together.zrem(f"{self._farm}:requests", run_id)
             await together.execute()
 
     def _base(self, run_id: str) -> str:
@@ -240,23 +265,28 @@ def _parse(run_id: str, raw: Any) -> _Answer:
 
 
 def _group(name: bytes, size: bytes, deliveries: bytes, facts_json: bytes) -> LeasedGroup:
+    return complete_group(name.decode(), int(size), int(deliveries), facts_json)
+
+
+def complete_group(group: str, size: int, deliveries: int, facts_json: bytes) -> LeasedGroup:
+    """Return a complete group from its facts as ``lua/store.lua`` writes them."""
     facts = json.loads(facts_json)
-    group = name.decode()
     return LeasedGroup(
         group_id=group,
-        size=int(size),
-        deliveries=int(deliveries),
+        size=size,
+        deliveries=deliveries,
         tokens=int(facts["tokens"]),
         unjudged=int(facts["unjudged"]),
         zero_variance=bool(facts["same"]),
         policy_version=int(facts["version"]) if "version" in facts else None,
-        rollout_ids=tuple(rollout_id(group, index) for index in range(int(size))),
+        rollout_ids=tuple(rollout_id(group, index) for index in range(size)),
     )
 
 
 _ENDED = {
     b"lost": "its time ran out, and its groups were given back; lease again",
     b"nacked": "it was nacked, and its groups were given back; lease again",
+    b"restored": "its learner was restored, and its groups were given back; begin with the history of the restore",
     b"acked": "it was acked, and its groups are not delivered again; lease again to get other groups",
 }
 """The answers of the store for a lease that has ended, and their texts."""

@@ -30,7 +30,17 @@ STUCK = (
 )
 """The cause and the remedy if Redis gives no answer."""
 
+_PARTS = ("store.lua", "checkpoints.lua")
+"""The files that make one script together, because Redis lets no script call another."""
+
+_CALL = "\nreturn commands[command](unpack(ARGV, 2))\n"
+
 Found = TypeVar("Found")
+
+
+def _script_source() -> str:
+    folder = resources.files("farm.store") / "lua"
+    return "".join((folder / part).read_text() for part in _PARTS) + _CALL
 
 
 def redacted(url: str) -> str:
@@ -71,8 +81,7 @@ class RedisConnection:
             self._watch = AnswerWatch(url)
         except ValueError as error:
             raise StoreUnavailable(f"redis_url {self.shown}: {error}") from None
-        source = resources.files("farm.store").joinpath("lua/store.lua").read_text()
-        self._script = self.redis.register_script(source)
+        self._script = self.redis.register_script(_script_source())
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Any]:
@@ -98,7 +107,7 @@ class RedisConnection:
             ) from None
 
     async def run_script(self, base: str, command: str, *arguments: str | int | float | bytes) -> Any:
-        """Run one atomic step of ``lua/store.lua``."""
+        """Run one atomic step of the script in ``lua``."""
         async with self.client():
             return await self._script(keys=[base], args=[command, *arguments])
 

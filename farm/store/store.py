@@ -11,6 +11,8 @@ from farm.schemas.msgpack_encoding import MalformedRecord
 from farm.schemas.rollout import RolloutHead, RolloutRecord, Sidecar, from_msgpack
 from farm.schemas.run_encoding import dump_run_spec
 from farm.schemas.zstd_frames import unpack_frame
+from farm.store.delivery.checkpoints import CheckpointStore, LearnerLife
+from farm.store.delivery.requested_groups import RequestedGroupStore
 from farm.store.encoding import pack_rollout, run_of
 from farm.store.errors import (
     RUNS_LISTED,
@@ -22,14 +24,24 @@ from farm.store.errors import (
     RunInUse,
     UnknownRun,
 )
-from farm.store.leases import LeaseFilter, LeaseStore
+from farm.store.leases import LeaseFilter, LeaseReader, LeaseStore
 from farm.store.node_list import NodeListStore
 from farm.store.policies import PolicyStore
 from farm.store.redis_client import RedisConnection
 from farm.store.rescoring import RescoreResult, rescore
 from farm.store.reward_rules import RewardRulesStore
 from farm.store.sandbox_records import SandboxRecordStore
-from farm.store.types import RolloutPage, RunRecord, RunState, StoredLease, StreamState, counters, read_head, run_record
+from farm.store.types import (
+    FinishedLease,
+    RolloutPage,
+    RunRecord,
+    RunState,
+    StoredLease,
+    StreamState,
+    counters,
+    read_head,
+    run_record,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +61,8 @@ class Store:
         self._leases = LeaseStore(self._connection, prefix)
         self.rules = RewardRulesStore(self._connection, prefix)
         self.fleet = NodeListStore(self._connection, prefix)
+        self.checkpoints = CheckpointStore(self._connection, prefix)
+        self.requests = RequestedGroupStore(self._connection, prefix)
         self.policies = PolicyStore(self._connection, prefix)
         self.sandboxes = SandboxRecordStore(self._connection, prefix)
 
@@ -79,7 +93,8 @@ class Store:
 
     async def put_run(self, spec: RunSpec) -> None:
         """Add a run in the state ``running``. Adding the same spec again has no effect. Raises RunExists."""
-        if await self._connection.run_script(self._base(spec.run_id), "create_run", dump_run_spec(spec)) < 0:
+        requested = 1 if spec.requested else ""
+        if await self._connection.run_script(self._base(spec.run_id), "create_run", dump_run_spec(spec), requested) < 0:
             raise RunExists(f"another run has the id {spec.run_id}; choose a new one")
         await self._leases.announce(spec.run_id, spec.created_at)
 
@@ -114,7 +129,7 @@ class Store:
         return {name: RunState(state.decode()) for name, state in zip(names, found, strict=True) if state}
 
     async def run_ids(self) -> list[str]:
-        """Return the ids of all runs, newest first."""
+        """Return the ids of all runs except requested groups, newest first."""
         async with self._connection.client() as redis:
             names: Sequence[bytes] = await redis.zrange(f"{self._prefix}:{{*}}:runs", 0, -1, desc=True)
         return [name.decode() for name in names]
@@ -129,12 +144,12 @@ class Store:
         return {run_id: counters(counts) for run_id, counts in zip(run_ids, found, strict=True)}
 
     async def expire(self, retention_s: float) -> None:
-        """Delete the rollouts of groups that were acked or dropped more than ``retention_s`` ago, and drained runs of
-        that age.
+        """Delete the rollouts of groups that were acked or dropped more than ``retention_s`` ago, and drained runs and
+        ended requested groups of that age.
 
         0 deletes nothing. Groups that were never leased stay, and so do bundles.
         """
-        for run_id in await self.run_ids():
+        for run_id in (*await self.run_ids(), *await self.requests.ids()):
             await self._expire(run_id, int(retention_s * 1000))
 
     async def _expire(self, run_id: str, retention_ms: int) -> None:
@@ -323,10 +338,12 @@ class Store:
         wait_s: float = 0.0,
         wanted: LeaseFilter | None = None,
         lease_token: str | None = None,
+        life: LearnerLife | None = None,
+        most_provisional: int = 10_000,
     ) -> StoredLease:
         """See LeaseStore.lease."""
         return await self._leases.lease(
-            consumer,
+            LeaseReader(consumer, life, most_provisional),
             run_id,
             max_groups=max_groups,
             lease_s=lease_s,
@@ -335,14 +352,14 @@ class Store:
             token=lease_token,
         )
 
-    async def ack(self, lease_id: str) -> StreamState:
-        """Finish a lease: its groups are never delivered again. A second call has no effect.
+    async def ack(self, lease_id: str) -> FinishedLease:
+        """Finish a lease: its groups are not delivered again, unless its learner is restored to a checkpoint before.
 
-        Return what the run's stream still holds. Raises LeaseNotHeld, UnknownLease.
+        A second call has no effect. Raises LeaseNotHeld, UnknownLease.
         """
         return await self._leases.finish("ack", lease_id)
 
-    async def nack(self, lease_id: str) -> StreamState:
+    async def nack(self, lease_id: str) -> FinishedLease:
         """Give a lease back: its groups are free at once. A second call has no effect. Raises LeaseNotHeld,
         UnknownLease.
         """

@@ -27,11 +27,14 @@ class RunState(StrEnum):
 class StreamState(StrEnum):
     """The state of a run's stream, as a learner needs it.
 
-    ``open``: the run goes on, or a complete group is neither acked nor dropped. ``drained``: the run has ended and
-    every group is acked or dropped. ``failed``: as ``drained``, of a run that failed.
+    ``open``: the run goes on, or a complete group is neither acked nor dropped, or an ack is provisional. ``drained``:
+    the run has ended, and every group is dropped or its ack is final. ``failed``: as ``drained``, of a run that failed.
+    ``acked``, only for a learner that makes checkpoints: the run has ended, every group is acked or dropped, and acks
+    of this learner are provisional; its next checkpoint makes them final.
     """
 
     OPEN = "open"
+    ACKED = "acked"
     DRAINED = "drained"
     FAILED = "failed"
 
@@ -71,6 +74,17 @@ class StoredLease:
     expires_at: float
     groups: tuple[LeasedGroup, ...]
     stream: StreamState
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedLease:
+    """A lease that was acked or nacked, and the state of the run's stream after it.
+
+    ``acks``: the number of the last ack of a learner that makes checkpoints, which names it in a checkpoint; else None.
+    """
+
+    stream: StreamState
+    acks: int | None
 
 
 @dataclass(frozen=True, slots=True)

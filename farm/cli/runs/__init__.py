@@ -1,4 +1,5 @@
-"""``farm runs``: list runs, show one, pause, resume, cancel and delete it. ``run`` has the command ``farm run``.
+"""``farm runs``: list runs, show one and its learners, pause, resume, cancel and delete it. ``run`` has the command
+``farm run``.
 
 The page is farm/docs/operating.md.
 """
@@ -34,7 +35,7 @@ def list_runs(
         return
     table = Table("run", "state", "made", "policy", "rollouts", "solved", "failed", "note", box=None, pad_edge=False)
     for run in runs[:limit]:
-        table.add_row(run.run_id, run.state, _time(run.created_at), policy_name(run), *_counts(run))
+        table.add_row(run.run_id, run.state, utc_time(run.created_at), policy_name(run), *_counts(run))
     table_console.print(table)
     if len(runs) > limit:
         progress_console.print(f"{limit} of {len(runs)} runs; --limit {len(runs)} lists all")
@@ -51,7 +52,8 @@ def _counts(run: "RunAnswer") -> tuple[str, str, str, str]:
     return f"{summary.accepted}/{summary.expected}", str(summary.solved), str(summary.statuses.get("failed", 0)), note
 
 
-def _time(seconds: float) -> str:
+def utc_time(seconds: float) -> str:
+    """Return a Unix time as text."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
@@ -68,8 +70,8 @@ def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = Non
     rows = {
         "run": run.run_id,
         "state": run.state,
-        "made": _time(run.created_at),
-        "ended": "-" if run.ended_at is None else _time(run.ended_at),
+        "made": utc_time(run.created_at),
+        "ended": "-" if run.ended_at is None else utc_time(run.ended_at),
         "policy": " ".join(filter(None, (run.policy.kind, run.policy.policy, run.policy.endpoint, run.policy.model))),
         "tasks": str(len(run.tasks)),
         "agent": run.agent or "-",
@@ -85,6 +87,21 @@ def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = Non
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in rows.items():
         table.add_row(name, value)
+    table_console.print(table)
+
+
+@app.command()
+def learners(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
+    """List the learners of a run that make checkpoints."""
+    with connected(read_config(config, state_dir)) as client:
+        found = client.checkpoints.learners(run_id)
+    if as_json:
+        print_json([one.model_dump(mode="json") for one in found])
+        return
+    table = Table("learner", "history", "step", "acks", "final", "provisional", "leases", "updated", box=None)
+    for one in found:
+        figures = (one.history, one.step, one.acks, one.final, one.provisional, one.leases)
+        table.add_row(one.learner, *map(str, figures), utc_time(one.updated_at))
     table_console.print(table)
 
 

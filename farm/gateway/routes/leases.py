@@ -16,7 +16,7 @@ from farm.gateway.idempotency import LEASE_HEADER, IdempotentRoute
 from farm.schemas.problems import FieldProblem, ProblemType
 from farm.schemas.requests import LEASE_ID, EmptyBody, ExtendBody, LeaseBody
 from farm.schemas.responses import ExtendedAnswer, LeaseAnswer, SettledAnswer
-from farm.store import LeaseFilter, Store, StoredLease, StreamState
+from farm.store import LearnerLife, LeaseFilter, Store, StoredLease, StreamState
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ async def _refuse_unreadable(lease: StoredLease, store: Store) -> None:
 
     The group with the record stays leased until its lease ends or an operator acts.
     """
-    broken = await unreadable(lease, store)
+    broken = await unreadable(lease.groups, store)
     if not broken:
         return
     await store.keep(lease.lease_id, broken)
@@ -93,6 +93,8 @@ async def _take(body: LeaseBody, request: Request) -> StoredLease:
             max_staleness=body.max_staleness,
         ),
         lease_token=token or None,
+        life=LearnerLife(body.learner, body.history) if body.learner and body.history is not None else None,
+        most_provisional=config.provisional_groups,
     )
 
 
@@ -116,9 +118,13 @@ async def _left(request: Request) -> None:
 
 @router.post("/leases/{lease_id}/ack")
 async def ack(lease_id: LeaseIdPath, request: Request, role: AsLearner, body: EmptyBody | None = None) -> SettledAnswer:
-    """Finish a lease: its groups are not delivered again. A repeated call has no effect; a late one gets 409."""
+    """Finish a lease: its groups are not delivered again, unless its learner is restored to a checkpoint before.
+
+    A repeated call has no effect; a late one gets 409.
+    """
     store: Store = request.app.state.store
-    return SettledAnswer(lease_id=lease_id, stream=(await store.ack(lease_id)).value)
+    acked = await store.ack(lease_id)
+    return SettledAnswer(lease_id=lease_id, stream=acked.stream.value, acks=acked.acks)
 
 
 @router.post("/leases/{lease_id}/nack")
@@ -127,7 +133,7 @@ async def nack(
 ) -> SettledAnswer:
     """Give a lease back: its groups are free at once."""
     store: Store = request.app.state.store
-    return SettledAnswer(lease_id=lease_id, stream=(await store.nack(lease_id)).value)
+    return SettledAnswer(lease_id=lease_id, stream=(await store.nack(lease_id)).stream.value)
 
 
 @router.post("/leases/{lease_id}/extend")

@@ -14,7 +14,7 @@ from farm.config import Config
 from farm.core.agent import Agent
 from farm.core.endpoint_url import EndpointUrl
 from farm.core.harness import DEFAULT_HARNESS
-from farm.core.run import PolicySpec, RunSpec
+from farm.core.run import PolicySpec, RunSpec, TaskRef, is_requested
 from farm.gateway.auth import AsOperator, AsViewer
 from farm.gateway.endpoint_warnings import warn_of_refusals
 from farm.gateway.errors import ApiError
@@ -66,13 +66,10 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
     begun = await store.get_run(run_id)
     if begun is not None:
         await store.put_run(begun.spec)
-        await _notify_scheduler(request.app.state.scheduler.submit(begun.spec.run_id))
+        await notify_scheduler(request.app.state.scheduler.submit(begun.spec.run_id))
         return await _load_run(request, run_id)
-    policy, agent = body.policy_spec(), _agent(body)
-    if policy.kind == "openai":
-        await _check_policy(policy, store, config)
-    if body.rewards is not None:
-        await store.rules.get(body.rewards)
+    policy = body.policy_spec()
+    agent = await check_names(body, request)
     try:
         path = locate(body.taskset, config.tasksets)
         fit = await asyncio.to_thread(FitTasks, path) if body.only_fit else None
@@ -90,25 +87,9 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         raise ApiError(ProblemType.TIMEOUT, "the client left while its task set was prepared; no run was made")
     for reference, bundle in tasks:
         await store.put_bundle(reference.digest, bundle)
-    spec = RunSpec(
-        run_id=run_id,
-        tasks=tuple(reference for reference, _ in tasks),
-        policy=policy,
-        group_size=body.group_size,
-        groups=body.groups or len(tasks),
-        limits=body.episode_limits(),
-        split=body.split,
-        concurrency=body.concurrency,
-        max_attempts=body.max_attempts or config.max_attempts,
-        seed=body.seed,
-        tools=body.effective_tools(),
-        rewards=body.rewards or "",
-        harness=body.harness.to_core() if body.harness else DEFAULT_HARNESS,
-        agent=agent,
-        created_at=time.time(),
-    )
+    spec = make_spec(run_id, body, tuple(reference for reference, _ in tasks), agent, config)
     await store.put_run(spec)
-    await _notify_scheduler(request.app.state.scheduler.submit(spec.run_id))
+    await notify_scheduler(request.app.state.scheduler.submit(spec.run_id))
     answer = await _load_run(request, spec.run_id)
     warnings = answer.warnings
     if policy.endpoint and not warnings:
@@ -165,7 +146,42 @@ async def farm_status(request: Request, role: AsViewer) -> FarmAnswer:
     scheduler: SchedulerClient = request.app.state.scheduler
     status = await ask_scheduler(scheduler.status())
     nodes = tuple(NodeAnswer.model_validate(node) for node in status.nodes)
-    return FarmAnswer(nodes=nodes, runs_running=tuple(run.run_id for run in status.runs))
+    running = tuple(run.run_id for run in status.runs if not is_requested(run.run_id))
+    return FarmAnswer(nodes=nodes, runs_running=running)
+
+
+def make_spec(run_id: str, body: CreateRun, tasks: tuple[TaskRef, ...], agent: Agent | None, config: Config) -> RunSpec:
+    """Return the spec of a run over these tasks."""
+    return RunSpec(
+        run_id=run_id,
+        tasks=tasks,
+        policy=body.policy_spec(),
+        group_size=body.group_size,
+        groups=body.groups or len(tasks),
+        limits=body.episode_limits(),
+        split=body.split,
+        concurrency=body.concurrency,
+        max_attempts=body.max_attempts or config.max_attempts,
+        seed=body.seed,
+        tools=body.effective_tools(),
+        rewards=body.rewards or "",
+        harness=body.harness.to_core() if body.harness else DEFAULT_HARNESS,
+        agent=agent,
+        created_at=time.time(),
+    )
+
+
+async def check_names(body: CreateRun, request: Request) -> Agent | None:
+    """Return the agent of a run. Raises ApiError if the farm does not have the agent or the policy, or does not admit
+    the endpoint; raises UnknownRules.
+    """
+    store: Store = request.app.state.store
+    policy, agent = body.policy_spec(), _agent(body)
+    if policy.kind == "openai":
+        await _check_policy(policy, store, request.app.state.config)
+    if body.rewards is not None:
+        await store.rules.get(body.rewards)
+    return agent
 
 
 def _agent(body: CreateRun) -> Agent | None:
@@ -201,7 +217,7 @@ async def _set_state(request: Request, run_id: str, state: RunState) -> RunAnswe
             ProblemType.RUN_ENDED, f"the run {run_id} has ended; make a new one with `farm run` or POST /v1/runs"
         )
     tell = {RunState.PAUSED: scheduler.pause, RunState.RUNNING: scheduler.resume, RunState.CANCELLED: scheduler.cancel}
-    await _notify_scheduler(tell[state](run_id))
+    await notify_scheduler(tell[state](run_id))
     return await _load_run(request, run_id)
 
 
@@ -223,7 +239,7 @@ async def farm_status_or_empty(request: Request) -> FarmStatus:
         return FarmStatus((), ())
 
 
-async def _notify_scheduler(call: Awaitable[None]) -> None:
+async def notify_scheduler(call: Awaitable[None]) -> None:
     """Call the scheduler. The call may fail, because the store has the change and the scheduler reads it later."""
     try:
         await ask_scheduler(call)
@@ -289,7 +305,8 @@ def _summary(run: RunRecord) -> RunSummary:
     accepted, unjudged = count("accepted", 0), count("unjudged", 0)
     judged = accepted - unjudged
     dropped = count("dropped_zero_variance", 0) + count("dropped_stale", 0)
-    complete, acked = count("groups_complete", 0), count("groups_acked", 0)
+    complete, restored = count("groups_complete", 0), count("groups_restored", 0)
+    acked = count("groups_acked", 0) - restored
     return RunSummary(
         expected=run.spec.groups * run.spec.group_size,
         accepted=accepted,
@@ -302,6 +319,8 @@ def _summary(run: RunRecord) -> RunSummary:
         groups_acked=acked,
         groups_dropped=dropped,
         groups_redelivered=count("groups_redelivered", 0),
+        groups_provisional=count("groups_provisional", 0),
+        groups_restored=restored,
         statuses={
             name.removeprefix("status:"): int(value) for name, value in run.counts.items() if name.startswith("status:")
         },

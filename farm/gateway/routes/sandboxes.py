@@ -12,7 +12,7 @@ from farm.gateway.idempotency import IdempotentRoute
 from farm.gateway.request_guard import MOST_FILE_BYTES
 from farm.gateway.routes.runs import ask_scheduler
 from farm.gateway.sandbox_calls import counted, find_record, new_sandbox_id, on_node, start
-from farm.gateway.sandbox_tasks import find_task
+from farm.gateway.sandbox_tasks import NamedTask, find_task
 from farm.learner_sandboxes import (
     Answered,
     CreateSandbox,
@@ -69,7 +69,8 @@ async def create_sandbox(body: CreateSandboxBody, request: Request, role: AsLear
         elif body.image is not None:
             task = TaskRef("", "", body.image, _ANY_IMAGE.memory_mib, _ANY_IMAGE.cpus)
         else:
-            task = await find_task(request, body, role)
+            assert body.task_id is not None
+            task = await find_task(request, NamedTask(body.task_id, body.taskset, body.tools, body.unvalidated), role)
         order = CreateSandbox(sandbox_id, task, body.tools, body.timeout_s, body.idle_s)
         return await start(request, order, wait_s=body.wait_s)
 

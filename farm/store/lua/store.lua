@@ -1,8 +1,10 @@
 -- Every step of the store that must be atomic. Called as EVALSHA with KEYS[1] = a run's base and
 -- ARGV = command, arguments…. All keys of a run share one cluster slot: the base is "<prefix>:{<run id>}".
+-- checkpoints.lua is appended when the script is loaded, and then the call of the command.
 --
 -- KEYS OF A RUN (base = <prefix>:{<run id>})
---   base:run              HASH    spec (JSON), state, reason, created_ms, ended_ms
+--   base:run              HASH    spec (JSON), state, reason, created_ms, ended_ms; requested (1) if the run is one group
+--                                 that a learner reads by its id: then the stream stays empty, and no lease reads it
 --                                 state: running | paused | finished | cancelled | failed; the last three are final
 --   base:counts           HASH    counters; see "COUNTERS"
 --   base:payload:<id>     STRING  the rollout as stored wire form: one zstd frame of msgpack
@@ -12,26 +14,37 @@
 --   base:group:<group>    HASH    size; for each accepted index i: mark:i (which record was accepted), reward:i
 --                                 ("null" or the number), by:i (the version of the rules behind it), tokens:i,
 --                                 version:i ("" or the oldest policy version); deliveries: how often the group has been
---                                 leased; settled: acked | dropped; once it is complete entry: its stream entry; once it
+--                                 leased; settled: acked | provisional | dropped; once it is complete entry: its stream
+--                                 entry; once it
 --                                 was rescored facts: in place of those in the stream
 --   base:rules            HASH    group -> the version of the rules that its members are judged by
 --   base:fresh:<token>:<id>, base:fresh-head:<token>:<id>
 --                         STRING  a payload and a head that a rescoring is about to put in place; they expire
 --   base:stream           STREAM  one entry a complete group: group, facts; consumer group "learners".
---                                 Its pending list is exactly the groups that were handed out or put back.
+--                                 Its pending list is exactly the groups that were handed out or put back, and those
+--                                 whose acks are provisional.
 --                                 facts (cjson): tokens, unjudged, same (rewards that are judged and all equal), version
 --                                 (the oldest; absent where there is none). Integers are strings: cjson rounds
 --                                 numbers to 14 digits
---   base:held             ZSET    stream entries of the pending list, scored by the ms at which they are free to be
---                                 leased (again): a lease's end, or 0 for a group that was put back
+--   base:held             ZSET    stream entries of the pending list without an ack, scored by the ms at which they are
+--                                 free to be leased (again): a lease's end, 0 for a group that was put back, or the place
+--                                 (1, 2, 3 …) of a group in what a restore gave back
 --   base:settled          ZSET    stream entries that were acked or dropped, scored by when (ms), until they expire
---   base:lease:<id>       HASH    consumer, state (live | acked | nacked), expires_ms, entries while it lives
+--   base:lease:<id>       HASH    consumer, state (live | acked | nacked | restored), expires_ms, learner and history if
+--                                 it names a learner, acks: the number of the ack's last group, entries while it lives
 --                                 (cjson: [entry, group, facts]); kept a day beyond its end, so that a late ack is answered "lost" and not "unknown"
+--   base:learners         SET     the learners that make checkpoints
+--   base:learner:<name>   HASH    history: its number of restores; step: of its last checkpoint, 0 for the start; acks:
+--                                 the groups acked in the surviving history; final: how many of these are final; at_ms:
+--                                 the time of its last checkpoint or restore
+--   base:acked:<name>     ZSET    stream entries whose acks are provisional, scored by the number of the ack
+--   base:leases:<name>    ZSET    ids of its live leases, scored by their end in ms
 --   base:wake             STREAM  one entry, replaced whenever a waiting learner has reason to ask again
 --
 -- KEYS OF THE FARM, written outside these scripts
 --   <prefix>:{*}:runs     ZSET    run id, scored by creation (ms)
---   <prefix>:{*}:live     SET     runs that may still have groups to lease
+--   <prefix>:{*}:requests ZSET    as runs, of requested groups, which are not in runs
+--   <prefix>:{*}:live     SET     runs that may still have groups to lease, and requested groups that go on
 --   <prefix>:{*}:wake     STREAM  one entry, replaced whenever a run is added
 --   <prefix>:{*}:rewards  HASH    version -> a rule document (JSON: text, at)
 --   <prefix>:{*}:reward   STRING  the version that runs follow which name none; absent: the farm's own
@@ -45,13 +58,16 @@
 --
 -- COUNTERS  accepted, status:<status>, unjudged (reward null), solved (all that can be had), reward_sum, tokens, bytes,
 --   groups_complete, groups_read (taken off the stream), groups_leased, groups_redelivered, groups_acked,
---   dropped_zero_variance, dropped_stale
+--   groups_restored (their acks were undone), groups_provisional (acked, and not final now; goes up and down),
+--   dropped_zero_variance, dropped_stale, requests_complete (requested groups, which groups_complete does not count)
 --
 -- INVARIANTS  An entry belongs to a live lease exactly while now < its score in base:held, and that score is the
 --   lease's expires_ms: so a lease is lost at the very moment its groups become free, and no two leases share one.
 --   All members of a group are judged by the same rules: who comes with others is told, and judges again. A group is
 --   rescored whole, and only while no lease holds it and nobody has acked it: all that could fail of it is worked out
 --   before its first write, since Redis takes nothing back.
+--   A group that is complete is in one place: on the stream and not read, in base:held, in base:acked of one learner, or
+--   settled for good (base:settled, until it expires).
 --   A group is put on the stream once, in the step that accepts its last member. A run that has ended accepts
 --   nothing more, so that a drained stream stays drained.
 
@@ -77,21 +93,28 @@ local function ended(state) return state == "finished" or state == "cancelled" o
 
 local function counted(name) return tonumber(redis.call("HGET", key("counts"), name) or "0") end
 
-local function stream_state()
+-- The state for a learner that makes checkpoints, or for all others: "acked" only for a learner whose own acks are
+-- provisional while nothing is left to lease.
+local function stream_state(learner)
   local state = redis.call("HGET", key("run"), "state")
   if not ended(state) then return "open" end
   if counted("groups_complete") > counted("groups_read") then return "open" end
   if redis.call("EXISTS", key("held")) == 1 then return "open" end
+  if counted("groups_provisional") > 0 then
+    return learner and redis.call("EXISTS", key("acked:" .. learner)) == 1 and "acked" or "open"
+  end
   return state == "failed" and "failed" or "drained"
 end
 
 local commands = {}
+local learners = {} -- the functions of checkpoints.lua that leases need
 
--- spec -> 1 new, 0 the same run is there already, -1 another run has this id
-function commands.create_run(spec)
+-- spec, requested (1 or "") -> 1 new, 0 the same run is there already, -1 another run has this id
+function commands.create_run(spec, requested)
   local known = redis.call("HGET", key("run"), "spec")
   if known then return known == spec and 0 or -1 end
   redis.call("HSET", key("run"), "spec", spec, "state", "running", "reason", "", "created_ms", now_ms())
+  if requested ~= "" then redis.call("HSET", key("run"), "requested", 1) end
   redis.call("XGROUP", "CREATE", key("stream"), LEARNERS, "0", "MKSTREAM")
   return 1
 end
@@ -135,7 +158,15 @@ local function facts_of(group, size, fresh)
   return cjson.encode(facts)
 end
 
+local function requested() return redis.call("HEXISTS", key("run"), "requested") == 1 end
+
 local function complete(group, size)
+  if requested() then
+    redis.call("HSET", key("group:" .. group), "facts", facts_of(group, size))
+    count("requests_complete")
+    wake()
+    return
+  end
   local entry = redis.call("XADD", key("stream"), "*", "group", group, "facts", facts_of(group, size))
   redis.call("HSET", key("group:" .. group), "entry", entry)
   count("groups_complete")
@@ -262,10 +293,10 @@ local function unwanted(facts, filter)
   end
 end
 
-local function answer(lease, expires, groups, now, more)
+local function answer(lease, expires, groups, now, more, learner)
   local next_expiry = redis.call("ZRANGE", key("held"), 0, 0, "WITHSCORES")[2]
   local last = redis.call("XREVRANGE", key("wake"), "+", "-", "COUNT", 1)[1]
-  return { lease, expires, stream_state(), last and last[1] or "0-0",
+  return { lease, expires, stream_state(learner), last and last[1] or "0-0",
     next_expiry and math.max(1, next_expiry - now) or 0, more and 1 or 0, groups }
 end
 
@@ -274,11 +305,13 @@ local function described(group, facts_json)
   return { group, found[1], found[2] or "0", facts_json }
 end
 
--- lease id, consumer, lease ms, most groups, most tokens (0: no bound), filter (cjson)
+-- lease id, consumer, lease ms, most groups, most tokens (0: no bound), filter (cjson), learner or "", history, most
+-- provisional acks of a learner
 -- -> { lease id or "", its end in ms, stream state, wake id, ms to the next expiry or 0, 1 if groups were left for
 --      lack of time, { { group, size, deliveries, facts (cjson) } … } }
--- The same lease id again answers the same groups while the lease lives; a lease that has ended answers "lost", "acked" or "nacked".
-function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_json)
+-- The same lease id again answers the same groups while the lease lives; a lease that has ended answers "lost", "acked",
+-- "nacked" or "restored". A learner that may not lease gets the refusal of learners.refusal.
+function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_json, learner, history, most)
   local now = now_ms()
   local name = key("lease:" .. id)
   local known = redis.call("HMGET", name, "state", "expires_ms", "entries")
@@ -286,10 +319,19 @@ function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_j
     if known[1] ~= "live" then return known[1] end
     if now >= tonumber(known[2]) then return "lost" end
     local groups = {}
+    learner = learner ~= "" and learner or nil
     for _, pair in ipairs(cjson.decode(known[3])) do groups[#groups + 1] = described(pair[2], pair[3]) end
-    return answer(id, tonumber(known[2]), groups, now, false)
+    return answer(id, tonumber(known[2]), groups, now, false, learner)
   end
-  if redis.call("EXISTS", key("run")) == 0 then return "unknown" end
+  if redis.call("EXISTS", key("run")) == 0 or requested() then return "unknown" end
+  learner = learner ~= "" and learner or nil
+  if learner then
+    local refused = learners.refusal(learner, history)
+    if refused then return refused end
+    local room = learners.room(learner, most)
+    if room <= 0 then return { "checkpoint", most } end
+    max_groups = math.min(max_groups, room)
+  end
   local filter = cjson.decode(filter_json)
   local expires, left, drops = now + lease_ms, tonumber(max_tokens), 0
   local entries, groups = {}, {}
@@ -314,45 +356,68 @@ function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_j
     end
   end
   if drops > 0 then wake() end
-  if #groups == 0 then return answer("", 0, groups, now, drops >= MOST_DROPS) end
+  if #groups == 0 then return answer("", 0, groups, now, drops >= MOST_DROPS, learner) end
   redis.call("HSET", name, "consumer", consumer, "state", "live", "expires_ms", expires,
     "entries", cjson.encode(entries))
+  if learner then learners.leased(learner, history, id, now, expires) end
   redis.call("PEXPIREAT", name, expires + KEEP_MS)
-  return answer(id, expires, groups, now, false)
+  return answer(id, expires, groups, now, false, learner)
 end
 
+-- group -> { run state, reason, accepted members, facts (cjson) or "", wake id } | "unknown", of a requested group
+function commands.requested(group)
+  local run = redis.call("HMGET", key("run"), "state", "reason", "requested")
+  if not run[3] then return "unknown" end
+  local found = redis.call("HMGET", key("group:" .. group), "accepted", "facts")
+  local last = redis.call("XREVRANGE", key("wake"), "+", "-", "COUNT", 1)[1]
+  return { run[1], run[2], found[1] or "0", found[2] or "", last and last[1] or "0-0" }
+end
+
+-- The reason why a lease cannot end so ("done": it ended so before), its entries, its learner
 local function ending(id, wanted)
-  local found = redis.call("HMGET", key("lease:" .. id), "state", "expires_ms", "entries")
+  local found = redis.call("HMGET", key("lease:" .. id), "state", "expires_ms", "entries", "learner", "history")
+  local learner = found[4] or nil
   if not found[1] then return "unknown" end
-  if found[1] == wanted then return "done" end
+  if learner and learners.refusal(learner, found[5]) then return "restored" end
+  if found[1] == wanted then return "done", nil, learner end
   if found[1] ~= "live" then return found[1] end
   if now_ms() >= tonumber(found[2]) then return "lost" end
-  return nil, cjson.decode(found[3])
+  return nil, cjson.decode(found[3]), learner
 end
 
--- lease id -> { "ok", stream state } | "unknown" | "lost" | "nacked"; repeating it is harmless
-function commands.ack(id)
-  local verdict, entries = ending(id, "acked")
-  if verdict == "done" then return { "ok", stream_state() } end
-  if verdict then return verdict end
-  for _, pair in ipairs(entries) do settle(pair[1], pair[2], "acked") end
-  count("groups_acked", #entries)
-  redis.call("HSET", key("lease:" .. id), "state", "acked")
+local function finish(id, state, learner)
+  redis.call("HSET", key("lease:" .. id), "state", state)
   redis.call("HDEL", key("lease:" .. id), "entries")
-  wake()
-  return { "ok", stream_state() }
+  if learner then redis.call("ZREM", key("leases:" .. learner), id) end
 end
 
--- lease id -> { "ok", stream state } | "unknown" | "lost" | "acked"; repeating it is harmless
+-- lease id -> { "ok", stream state, number of the last ack of its learner or "" } | "unknown" | "lost" | "nacked"
+-- | "restored"; repeating it is harmless
+function commands.ack(id)
+  local verdict, entries, learner = ending(id, "acked")
+  if verdict and verdict ~= "done" then return verdict end
+  if not verdict then
+    if learner then
+      redis.call("HSET", key("lease:" .. id), "acks", learners.acked(learner, entries))
+    else
+      for _, pair in ipairs(entries) do settle(pair[1], pair[2], "acked") end
+    end
+    count("groups_acked", #entries)
+    finish(id, "acked", learner)
+    wake()
+  end
+  return { "ok", stream_state(learner), redis.call("HGET", key("lease:" .. id), "acks") or "" }
+end
+
+-- lease id -> { "ok", stream state } | "unknown" | "lost" | "acked" | "restored"; repeating it is harmless
 function commands.nack(id)
-  local verdict, entries = ending(id, "nacked")
-  if verdict == "done" then return { "ok", stream_state() } end
+  local verdict, entries, learner = ending(id, "nacked")
+  if verdict == "done" then return { "ok", stream_state(learner) } end
   if verdict then return verdict end
   for _, pair in ipairs(entries) do redis.call("ZADD", key("held"), 0, pair[1]) end
-  redis.call("HSET", key("lease:" .. id), "state", "nacked")
-  redis.call("HDEL", key("lease:" .. id), "entries")
+  finish(id, "nacked", learner)
   wake()
-  return { "ok", stream_state() }
+  return { "ok", stream_state(learner) }
 end
 
 local function forget(rollout)
@@ -389,6 +454,7 @@ local function forget_run()
   for _, name in ipairs({ "run", "counts", "heads", "order", "stream", "held", "settled", "rules", "wake" }) do
     redis.call("UNLINK", key(name))
   end
+  learners.forget()
   return true
 end
 
@@ -402,6 +468,7 @@ function commands.delete()
   for _, name in ipairs({ "run", "counts", "heads", "stream", "held", "settled", "rules" }) do
     redis.call("UNLINK", key(name))
   end
+  learners.forget()
   wake()
   return "deleted"
 end
@@ -436,7 +503,8 @@ function commands.claim(name, pending, keep_ms, most)
   return kept
 end
 
--- lease id, groups… -> { "ok", stream state } | "unknown" | "lost" | "acked" | "nacked"; the lease's other groups are free at once
+-- lease id, groups… -> { "ok", stream state } | "unknown" | "lost" | "acked" | "nacked" | "restored"; the lease's other
+-- groups are free at once
 function commands.keep(id, ...)
   local verdict, entries = ending(id, "kept")
   if verdict then return verdict end
@@ -454,15 +522,14 @@ function commands.keep(id, ...)
   return { "ok", stream_state() }
 end
 
--- lease id, lease ms -> { "ok", end in ms } | "unknown" | "lost" | "acked" | "nacked"
+-- lease id, lease ms -> { "ok", end in ms } | "unknown" | "lost" | "acked" | "nacked" | "restored"
 function commands.extend(id, lease_ms)
-  local verdict, entries = ending(id, "extended")
+  local verdict, entries, learner = ending(id, "extended")
   if verdict then return verdict end
   local expires = now_ms() + lease_ms
   for _, pair in ipairs(entries) do redis.call("ZADD", key("held"), expires, pair[1]) end
   redis.call("HSET", key("lease:" .. id), "expires_ms", expires)
+  if learner then redis.call("ZADD", key("leases:" .. learner), expires, id) end
   redis.call("PEXPIREAT", key("lease:" .. id), expires + KEEP_MS)
   return { "ok", expires }
 end
-
-return commands[command](unpack(ARGV, 2))

@@ -12,6 +12,7 @@ from typing import TypeVar
 import pytest
 
 from farm.core.rollout import Rollout, Status
+from farm.core.run import REQUESTED, group_id
 from farm.node.agent import AgentSettings, NodeAgent
 from farm.node.image_cache import ImageCache
 from farm.node.resources import NodeResources
@@ -234,6 +235,23 @@ async def test_two_nodes_complete_one_run(cluster: Cluster) -> None:
     assert {head.attempt for head in heads} == {1}
 
 
+async def test_requested_group_is_complete_after_restart(cluster: Cluster) -> None:
+    await cluster.node("a", slots=2)
+    cluster.gate.shut()
+    run_id = f"{REQUESTED}{'0' * 24}"
+    await cluster.run(run_id, group_size=3)
+    await sandboxes(cluster, 2)
+    await cluster.restart()
+    cluster.gate.open()
+    group = group_id(run_id, 0)
+    found = await cluster.store.requests.get(group, wait_s=120)
+    assert found.group is not None
+    assert (found.state, found.accepted, found.group.size) == ("complete", 3, 3)
+    await cluster.ended(run_id)
+    lines = (await cluster.shell.metrics()).decode().splitlines()
+    assert {"farm_requested_groups_complete_total 1.0", "farm_groups_complete_total 0.0"} <= set(lines)
+
+
 async def test_rollout_names_tools_chosen_by_run(cluster: Cluster) -> None:
     await cluster.node("a", slots=1)
     await cluster.run(tools=("swe-agent", "-submit"))
@@ -374,7 +392,7 @@ async def test_group_that_cannot_complete_fails_its_run(cluster: Cluster) -> Non
     await node.drain()
     lease = await cluster.store.lease("c", "r", lease_s=60)
     assert [group.group_id for group in lease.groups] == ["r-g000000"]
-    assert await cluster.store.ack(lease.lease_id) is StreamState.FAILED
+    assert (await cluster.store.ack(lease.lease_id)).stream is StreamState.FAILED
 
 
 async def test_failed_boot_is_retried(cluster: Cluster) -> None:

@@ -82,7 +82,7 @@ async def test_nack_redelivers_groups_to_waiting_consumer(store: Store) -> None:
     await store.nack(first.lease_id)
     second = await waiting
     assert second.groups[0].group_id == first.groups[0].group_id
-    assert await store.nack(first.lease_id) is StreamState.OPEN
+    assert (await store.nack(first.lease_id)).stream is StreamState.OPEN
     with pytest.raises(LeaseNotHeld, match="it was nacked, and its groups were given back"):
         await store.ack(first.lease_id)
 
@@ -102,7 +102,7 @@ async def test_ack_is_repeatable_and_ends_stream(store: Store) -> None:
     await fill(store, ended=True)
     lease = await store.lease("one", "run-a", lease_s=LONG_S)
     assert (await store.lease("two", "run-a", lease_s=LONG_S)).stream is StreamState.OPEN
-    assert [await store.ack(lease.lease_id) for _ in range(3)] == [StreamState.DRAINED] * 3
+    assert [(await store.ack(lease.lease_id)).stream for _ in range(3)] == [StreamState.DRAINED] * 3
     for run_id in ("run-a", None):
         end = await store.lease("one", run_id, lease_s=LONG_S, wait_s=PATIENCE_S)
         assert (end.lease_id, end.groups, end.stream) == ("", (), StreamState.DRAINED)
@@ -120,7 +120,7 @@ async def test_failed_run_delivers_groups_before_failed_state(store: Store) -> N
     await fill(store)
     await store.set_run_state("run-a", RunState.FAILED, "no node")
     lease = await store.lease("one", "run-a", lease_s=LONG_S)
-    assert await store.ack(lease.lease_id) is StreamState.FAILED
+    assert (await store.ack(lease.lease_id)).stream is StreamState.FAILED
 
 
 async def test_extended_lease_outlives_its_first_expiry(store: Store) -> None:

@@ -55,7 +55,7 @@ async def test_expired_acked_group_is_deleted_from_live_run(store: Store) -> Non
     assert await store.turns("run-a-g000000-001") is None
     assert await store.accepted("run-a") == {f"run-a-g00000{number}": {0, 1} for number in range(3)}
     assert not await store.publish(make_rollout(attempt=2, tokens=8)), "that it was accepted stays known"
-    assert await store.ack(held.lease_id) is StreamState.OPEN
+    assert (await store.ack(held.lease_id)).stream is StreamState.OPEN
     [group] = (await store.lease("c", "run-a", lease_s=LONG_S)).groups
     assert await store.rollout(group.rollout_ids[0]) is not None
 

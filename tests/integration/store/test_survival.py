@@ -69,8 +69,8 @@ async def test_killed_server_restarts_with_acks_and_leases(tmp_path: Path) -> No
         assert (await store.rollout("run-a-g000000-000")) is not None
         await store.set_run_state("run-a", RunState.FINISHED)
         await store.ack(held.lease_id)
-        assert await store.ack(left.lease_id) is StreamState.DRAINED
-        assert await store.ack(acked.lease_id) is StreamState.DRAINED
+        assert (await store.ack(left.lease_id)).stream is StreamState.DRAINED
+        assert (await store.ack(acked.lease_id)).stream is StreamState.DRAINED
         with pytest.raises(LeaseNotHeld):
             await store.nack(held.lease_id)
         await store.close()

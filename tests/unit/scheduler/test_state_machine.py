@@ -48,6 +48,24 @@ class Driver:
         return self.scheduler.why_waiting(run_id, self.now)
 
 
+def test_requested_groups_share_slots_like_one_run() -> None:
+    driver = Driver()
+    for number in range(20):
+        driver.tell(RunSubmitted(run_spec(f"req-{number}", group_size=2)))
+    driver.tell(RunSubmitted(run_spec("r", groups=20)))
+    begun = starts(driver.tell(beat("a", slots=8)))
+    assert Counter(start.assignment.run_id[:3] for start in begun) == {"r": 4, "req": 4}
+    assert {start.assignment.run_id for start in begun} == {"r", "req-0", "req-1"}, "few groups are begun"
+
+
+def test_requested_groups_use_all_slots_alone() -> None:
+    driver = Driver()
+    for number in range(3):
+        driver.tell(RunSubmitted(run_spec(f"req-{number}", group_size=2)))
+    begun = starts(driver.tell(beat("a", slots=8)))
+    assert Counter(start.assignment.run_id for start in begun) == {"req-0": 2, "req-1": 2, "req-2": 2}
+
+
 def test_a_run_goes_from_submission_to_its_end() -> None:
     driver = Driver()
     assert driver.tell(RunSubmitted(run_spec(groups=2, group_size=2))) == []
