@@ -33,12 +33,13 @@ _STOP_S = 15.0
 _LATE_S = 3.0
 _POLL_S = 0.05
 
-_QUIET = {
+_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     "RAY_LOG_TO_DRIVER": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # Ray's default 15 would starve scheduler and node agent beside busy sandboxes
 }
 
 
@@ -196,7 +197,7 @@ class RayNode:
                 "start",
                 "--block",
                 *self._arguments(),
-                env={**os.environ, **_QUIET, **self._environment},
+                env={**os.environ, **_SETTINGS, **self._environment},
                 stdin=DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -171,6 +171,11 @@ async def test_one_node_completes_a_run(farm: Farm) -> None:
     assert b"farm_reward_count 16.0" in await farm.running.scheduler.metrics()
 
 
+async def test_scheduler_and_agent_have_niceness_of_farm(farm: Farm) -> None:
+    pids = (await farm.running.scheduler.pid(), await farm.running.agent.pid())
+    assert [psutil.Process(pid).nice() for pid in pids] == [psutil.Process().nice()] * 2
+
+
 async def test_second_farm_in_same_state_dir_is_refused(farm: Farm) -> None:
     refused = start_farm(cluster_config(farm.directory / "head"), serve=lambda plan: pytest.fail("must not serve"))
     with pytest.raises(ClusterError, match=r"runs from .* already, as process .*`farm down`"):
