@@ -160,11 +160,14 @@ class FarmClient:
         rewards: str | None = None,
         unvalidated: bool = False,
         only_fit: bool = False,
+        group_options: Mapping[str, Any] | None = None,
         prepare_s: float = 1800.0,
     ) -> RunAnswer:
         """Create a run. ``taskset`` is an absolute path on the gateway's machine, or the name of one of its task sets.
 
-        The parameters are the fields of the request.
+        The parameters are the fields of the request. ``group_options`` holds the fields that say how groups are made
+        and how far the run may be ahead of its learner: ``epochs``, ``endless``, ``sampler``, ``pass_rate``,
+        ``max_staleness``, ``batch_groups``, ``queue_groups``, ``queue_bytes``, ``incomplete``, ``redundant``.
 
         The gateway may download what a task set needs; ``prepare_s`` bounds that time. ``only_fit`` runs only the tasks
         that ``validated.json`` marks fit; ``left_out`` of the answer names the others with the reasons.
@@ -185,6 +188,7 @@ class FarmClient:
             "rewards": rewards,
             "unvalidated": unvalidated or None,
             "only_fit": only_fit or None,
+            **(group_options or {}),
         }
         given = {name: value for name, value in body.items() if value is not None}
         return self._exchange.post(RunAnswer, "/v1/runs", given, answer_s=prepare_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 SCHEMA_VERSION = 1
@@ -218,9 +218,25 @@ class InvalidRollout(ValueError):
     """A rollout breaks an invariant of its schema; the message names the field."""
 
 
+def aborted(rollout: Rollout) -> Rollout:
+    """Return the record of an episode whose group was complete without it: no reward, no error and no tokens."""
+    return replace(
+        rollout,
+        status=Status.ABORTED,
+        stop_reason=StopReason.CANCELLED,
+        error=None,
+        reward=None,
+        reward_components={},
+        trainable=False,
+        segments=(),
+        policy_version_min=None,
+        policy_version_max=None,
+    )
+
+
 def check(rollout: Rollout) -> None:
     """Raise InvalidRollout if the record violates an invariant that learners rely on."""
-    if not 0 <= rollout.group_index < rollout.group_size:
+    if not 0 <= rollout.group_index < 2 * rollout.group_size:  # a run may start redundant members
         raise InvalidRollout(f"group_index {rollout.group_index} is outside a group of {rollout.group_size}")
     if rollout.reward is not None and not math.isfinite(rollout.reward):
         raise InvalidRollout(f"reward is {rollout.reward}, not a finite number")

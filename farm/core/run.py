@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from farm.core.agent import Agent
+from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.core.harness import DEFAULT_HARNESS, Harness
 from farm.core.rollout import Failure, Split, Status, StopReason
 
@@ -84,7 +85,8 @@ class TaskRef:
 class RunSpec:
     """A request for groups over a task set with one policy.
 
-    ``groups`` groups are dispatched, in a round over ``tasks`` in order. ``concurrency`` caps the run's concurrent
+    ``groups`` groups are dispatched; 0 means groups without end. ``options`` says which tasks get them, and when.
+    ``concurrency`` caps the run's concurrent
     episodes (None: all node slots). ``max_attempts`` is the maximum of failed attempts per episode, including the
     first; an attempt that was stopped on purpose did not fail. ``tools`` replaces the tasks' tools unless it is empty.
     ``rewards`` is the version of the reward rules; "" means the rules that are current when a rollout is judged.
@@ -106,6 +108,12 @@ class RunSpec:
     rewards: str = ""
     harness: Harness = DEFAULT_HARNESS
     agent: Agent | None = None
+    options: GroupOptions = DEFAULT_GROUP_OPTIONS
+
+    @property
+    def width(self) -> int:
+        """The number of members that each group starts."""
+        return self.group_size + self.options.redundant
 
     @property
     def requested(self) -> bool:
@@ -117,7 +125,8 @@ class RunSpec:
 class EpisodeAssignment:
     """An order to run one attempt at an episode. ``rollout_id`` is the same for all attempts.
 
-    ``final``: no attempt follows this one.
+    ``final``: no attempt follows this one. ``refill``: if the attempt fails, its rollout is published only if it is
+    ``final``.
     """
 
     rollout_id: str
@@ -136,6 +145,7 @@ class EpisodeAssignment:
     rewards: str = ""
     harness: Harness = DEFAULT_HARNESS
     agent: Agent | None = None
+    refill: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +179,18 @@ def is_requested(run_id: str) -> bool:
     return run_id.startswith(REQUESTED)
 
 
+RETURNED = 10**9
+"""The ordinal of the group that replaces a stale group, minus the ordinal of that group."""
+
+
 def group_id(run_id: str, ordinal: int) -> str:
     """Return ``<run_id>-g<ordinal>``, which is unique per dispatched group and the same after a restart."""
     return f"{run_id}-g{ordinal:06d}"
+
+
+def group_ordinal(group: str) -> int:
+    """Return the ordinal of a group by its id."""
+    return int(group.rpartition("-g")[2])
 
 
 def rollout_id(group: str, index: int) -> str:

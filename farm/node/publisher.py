@@ -29,11 +29,12 @@ class RolloutPublisher:
     async def publish(self, assignment: EpisodeAssignment, rollout: Rollout) -> tuple[Rollout, bool]:
         """Return the rollout as it was published, and True; or the rollout, and False if it was not.
 
-        A failure that a retry may repair is not published. If the store refuses a judged rollout, its bare verdict is
-        published instead: no text of a policy may make its episode unjudgeable. If that is refused too, a failure with
-        the reason is; and if that is refused, the scheduler reads that nothing is published, and decides.
+        A failure that a retry or a fresh try may repair is not published. If the store refuses a judged rollout, its
+        bare verdict is published instead: no text of a policy may make its episode unjudgeable. If that is refused too,
+        a failure with the reason is; and if that is refused, the scheduler reads that nothing is published, and
+        decides.
         """
-        if rollout.error and rollout.error.retryable and not assignment.final:
+        if rollout.error and not assignment.final and (rollout.error.retryable or assignment.refill):
             return rollout, False
         stored = await self._try_publish(assignment, rollout)
         if isinstance(stored, Rollout):

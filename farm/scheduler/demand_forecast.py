@@ -7,7 +7,7 @@ from itertools import chain, islice, zip_longest
 
 from farm.core.run import TaskRef
 from farm.scheduler.nodes import Node
-from farm.scheduler.run_progress import RunProgress
+from farm.scheduler.runs.run_progress import RunProgress
 
 RUNS, MEMBERS = 8, 32
 """Bounds of the search, which keep its cost constant: the number of runs that are read, and of their members."""

@@ -62,7 +62,8 @@ class FarmEventLog:
                 if run := scheduler.runs.get(run_id):
                     _log.info("the run is cancelled; %d episodes are stopped", len(run.running), extra={"run": run_id})
             case RunSubmitted(spec) if spec.run_id not in scheduler.runs:
-                _log.info("the run begins: %d groups of %d", spec.groups, spec.group_size, extra={"run": spec.run_id})
+                number = spec.groups or "unlimited"
+                _log.info("the run begins: %s groups of %d", number, spec.group_size, extra={"run": spec.run_id})
             case RunPaused(run_id) | RunResumed(run_id) if run_id in scheduler.runs:
                 done = "paused" if isinstance(event, RunPaused) else "resumed"
                 _log.info("the run is %s", done, extra={"run": run_id})

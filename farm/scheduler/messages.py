@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from farm.core.policy_document import EndpointFigures
 from farm.core.rollout import Failure
 from farm.core.run import EpisodeAssignment, EpisodeReport, RunSpec, TaskRef
+from farm.scheduler.runs.samplers import GroupOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +34,54 @@ class PressureStall:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnerProgress:
+    """The progress of a run's learner, as the store has it. Only a run whose options need it has one.
+
+    ``policy_version``: the version that was announced last, or None if there is none. ``accepted`` counts rollouts,
+    ``acked``, ``dropped`` and ``returned`` groups; ``dropped`` includes ``returned``, the stale groups that are to be
+    replaced. ``queued_bytes``: the stored bytes of rollouts whose group is neither acked nor dropped.
+    ``largest_bytes``: those of the largest rollout.
+    """
+
+    policy_version: int | None = None
+    accepted: int = 0
+    acked: int = 0
+    dropped: int = 0
+    returned: int = 0
+    queued_bytes: int = 0
+    largest_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFeedback:
+    """News of a run's groups, in the order of the store: outcomes of complete groups, and stale groups by ordinal."""
+
+    outcomes: tuple[GroupOutcome, ...] = ()
+    stale: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunSubmitted:
     """A run was submitted.
 
     ``accepted``: group id → indices that already have a rollout, so that a restarted scheduler resumes the run.
+    ``learner`` and ``feedback``: see ``LearnerProgressed``.
     """
 
     spec: RunSpec
     accepted: Mapping[str, Collection[int]] = field(default_factory=dict)
     paused: bool = False
+    learner: LearnerProgress | None = None
+    feedback: GroupFeedback = GroupFeedback()
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerProgressed:
+    """The learner of a run has made progress. ``feedback`` is what came since the event before."""
+
+    run_id: str
+    learner: LearnerProgress
+    feedback: GroupFeedback = GroupFeedback()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +190,7 @@ class Tick:
 
 Event = (
     RunSubmitted
+    | LearnerProgressed
     | RunPaused
     | RunResumed
     | RunCancelled
@@ -204,8 +245,18 @@ class PublishFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordSurplus:
+    """Record ``assignment`` as aborted: its group was complete without it."""
+
+    assignment: EpisodeAssignment
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
+    """The run is over. ``reason``: why it has fewer groups than were asked for, or ""."""
+
     run_id: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,4 +267,13 @@ class SandboxPlaced:
     node_id: str
 
 
-Command = StartEpisode | StopEpisode | PrewarmSandboxes | DrainNode | PublishFailure | RunFinished | SandboxPlaced
+Command = (
+    StartEpisode
+    | StopEpisode
+    | PrewarmSandboxes
+    | DrainNode
+    | PublishFailure
+    | RecordSurplus
+    | RunFinished
+    | SandboxPlaced
+)

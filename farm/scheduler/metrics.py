@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from farm.core.run import EpisodeReport, is_requested
 from farm.core.untrainable_reasons import INCONSISTENT, NO_TOKENS
 from farm.rewards.distribution import BOUNDS
-from farm.scheduler.status import FarmStatus
+from farm.scheduler.status import PACED_BY, FarmStatus
 
 NODE_STATES = ("open", "full", "draining", "pressed", "unwell", "lost")
 NODE_GAUGES = (
@@ -41,11 +41,12 @@ TURNS = (0, 1, 2, 5, 10, 20, 30, 50, 75, 100, 150, 200, 500)
 @dataclass(slots=True)
 class FarmSnapshot:
     """The values that the gauges show at a scrape. ``queue`` sums the counters of the stored runs by their names in the
-    store.
+    store. ``refills`` counts the fresh tries since the scheduler started.
     """
 
     status: FarmStatus = field(default_factory=lambda: FarmStatus((), ()))
     queue: Mapping[str, float] = field(default_factory=dict)
+    refills: int = 0
 
 
 class FarmMetrics:
@@ -203,6 +204,14 @@ class FarmMetrics:
             "farm_episodes_waiting", "Episodes that wait for a slot", sum(run.waiting for run in runs)
         )
         yield GaugeMetricFamily("farm_requested_groups_running", "Requested groups that have not ended", len(requested))
+        held_back = GaugeMetricFamily("farm_runs_waiting", "Runs that start no group, by cause", labels=("cause",))
+        causes = Tally(run.paced_by for run in runs if run.paced_by)
+        for cause in PACED_BY:
+            held_back.add_metric((cause,), causes[cause])
+        yield held_back
+        yield CounterMetricFamily(
+            "farm_episode_refills", "Fresh tries of members without a reward", self.snapshot.refills
+        )
         yield from self._queue()
 
     def _nodes(self) -> Iterator[GaugeMetricFamily]:
@@ -249,6 +258,18 @@ class FarmMetrics:
         )
         yield CounterMetricFamily("farm_groups_restored", "Acked groups that a restore of a learner freed", restored)
         yield CounterMetricFamily("farm_groups_dropped", "Groups that a lease dropped: zero variance or stale", dropped)
+        yield CounterMetricFamily("farm_groups_dropped_stale", "Of these, stale ones", queue.get("dropped_stale", 0.0))
+        yield CounterMetricFamily(
+            "farm_groups_returned", "Stale groups whose task gets another group", queue.get("groups_returned", 0.0)
+        )
+        yield GaugeMetricFamily(
+            "farm_queue_bytes", "Stored bytes of rollouts whose group is not settled", queue.get("bytes_queued", 0.0)
+        )
+        yield CounterMetricFamily(
+            "farm_rollouts_surplus",
+            "Aborted members of groups that were complete without them",
+            queue.get("surplus", 0.0),
+        )
         yield CounterMetricFamily("farm_rollouts_accepted", "Rollouts in the store", queue.get("accepted", 0.0))
         yield CounterMetricFamily("farm_rollouts_unjudged", "Rollouts without a reward", queue.get("unjudged", 0.0))
         yield CounterMetricFamily(

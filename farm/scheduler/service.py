@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Protocol
 
 from farm.core.rollout import Failure, Rollout
 from farm.core.run import EpisodeAssignment, TaskRef
-from farm.episode import episode_report
+from farm.episode import cancelled_rollout, episode_report
 from farm.episode.result import EpisodeResult
 from farm.episode.rollout_builder import build_rollout
 from farm.scheduler.event_log import FarmEventLog
@@ -23,6 +23,7 @@ from farm.scheduler.messages import (
     NodeDrained,
     PrewarmSandboxes,
     PublishFailure,
+    RecordSurplus,
     RunCancelled,
     RunFinished,
     RunPaused,
@@ -36,12 +37,22 @@ from farm.scheduler.messages import (
     Tick,
 )
 from farm.scheduler.metrics import FarmMetrics, FarmSnapshot
-from farm.scheduler.nodes import LostNode, Node, SchedulerSettings
+from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.policy_health import merge
+from farm.scheduler.queue_counts import QueueCounts
+from farm.scheduler.runs.learner_progress import LearnerReader
 from farm.scheduler.state_machine import Scheduler
-from farm.scheduler.status import FarmStatus, NodeStatus, PolicyStatus, RunStatus, SandboxPlacement, endpoint_statuses
+from farm.scheduler.status import (
+    FarmStatus,
+    PolicyStatus,
+    RunStatus,
+    SandboxPlacement,
+    endpoint_statuses,
+    lost_status,
+    node_status,
+)
 from farm.scheduler.stored_nodes import NodeListRecord
-from farm.store import NodeListStore, RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
+from farm.store import NodeListStore, PacingStore, RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
 from sandboxes.cancellation import cancel_all
 
 NodeCommand = StartEpisode | StopEpisode | PrewarmSandboxes | DrainNode
@@ -50,6 +61,7 @@ CommandSink = Callable[[str, Sequence[NodeCommand]], None]
 
 TICK_S = 1.0
 RESYNC_S = 15.0
+LEARNERS_S = 0.5
 EXPIRE_EVERY_S = 600.0
 PUBLISH_HOLD_S = 4.0
 """Seconds that a restarted scheduler waits for the nodes to report their episodes: a few heartbeats."""
@@ -76,6 +88,9 @@ class RunStore(Protocol):
 
     @property
     def fleet(self) -> NodeListStore: ...
+
+    @property
+    def pacing(self) -> PacingStore: ...
 
 
 class SchedulerService:
@@ -104,9 +119,9 @@ class SchedulerService:
         self._retention_s = retention_s
         self._control_epoch = 0
         self._started_at = time.monotonic()
-        self._past: Counter[str] = Counter()
-        self._counted: set[str] | None = None
-        self._counting = asyncio.Lock()
+        self._counts = QueueCounts(store)
+        self._learners = LearnerReader(store.pacing)
+        self._reading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._placements: dict[str, asyncio.Future[str]] = {}
 
@@ -122,6 +137,7 @@ class SchedulerService:
             await self.submit(run_id)
         self._spawn(self._tick())
         self._spawn(self._resync())
+        self._spawn(self._follow_learners())
         self._spawn(self._expire())
         self._spawn(self._record.keep(self._scheduler.fleet))
 
@@ -152,10 +168,13 @@ class SchedulerService:
                 outgoing[command.node_id].append(command)
             case PublishFailure(assignment, failure):
                 self._spawn(self._publish_failure(assignment, failure))
-            case RunFinished(run_id):
+            case RecordSurplus(assignment):
+                self._spawn(self._record_surplus(assignment))
+            case RunFinished(run_id, reason):
                 self._control_epoch += 1
-                _log.info("the run has finished: every episode has its rollout", extra={"run": run_id})
-                self._spawn(self._finish(run_id))
+                why = reason or "every episode has its rollout"
+                _log.info("the run has finished: %s", why, extra={"run": run_id})
+                self._spawn(self._finish(run_id, reason))
             case SandboxPlaced(sandbox_id, node_id):
                 placement = self._placements.get(sandbox_id)
                 if placement is not None and not placement.done():
@@ -165,15 +184,21 @@ class SchedulerService:
 
     async def submit(self, run_id: str) -> None:
         """Take up a run from the store, unless it is known or has ended. Raises StoreUnavailable."""
-        while run_id not in self._scheduler.runs:
-            control_epoch = self._control_epoch
-            record = await self._store.get_run(run_id)
-            if record is None or record.state.ended:
-                return
-            accepted = await self._store.accepted(run_id)
-            if control_epoch == self._control_epoch:
-                self.handle_events([RunSubmitted(record.spec, accepted, record.state is RunState.PAUSED)])
-                return
+        async with self._reading:
+            while run_id not in self._scheduler.runs:
+                control_epoch = self._control_epoch
+                record = await self._store.get_run(run_id)
+                if record is None or record.state.ended:
+                    return
+                accepted = await self._store.accepted(run_id)
+                self._learners.begin(run_id)
+                news = await self._learners.read(record.spec)
+                if control_epoch == self._control_epoch:
+                    submitted = RunSubmitted(record.spec, accepted, record.state is RunState.PAUSED)
+                    if news is not None:
+                        submitted = replace(submitted, learner=news.learner, feedback=news.feedback)
+                    self.handle_events([submitted])
+                    return
 
     def pause(self, run_id: str) -> None:
         self._control(RunPaused(run_id))
@@ -249,6 +274,23 @@ class SchedulerService:
             if record is None or record.state.ended:
                 self.cancel(run_id)
 
+    async def _follow_learners(self) -> None:
+        while True:
+            await asyncio.sleep(LEARNERS_S)
+            try:
+                await self.read_learners()
+            except StoreUnavailable as error:
+                _log.warning("the progress of learners was not read: %s; the next try is in %g s", error, LEARNERS_S)
+
+    async def read_learners(self) -> None:
+        """Read what the learners of runs have done since the last call. Raises StoreUnavailable."""
+        async with self._reading:
+            self._learners.forget_all_but(self._scheduler.runs)
+            for run in list(self._scheduler.runs.values()):
+                news = await self._learners.read(run.spec)
+                if news is not None:
+                    self.handle_events([news])
+
     async def _expire(self) -> None:
         while True:
             try:
@@ -257,9 +299,15 @@ class SchedulerService:
                 _log.warning("delivered rollouts were not deleted: %s; the next try is in 600 s", error)
             await asyncio.sleep(EXPIRE_EVERY_S)
 
-    async def _finish(self, run_id: str) -> None:
+    async def _finish(self, run_id: str, reason: str) -> None:
         with contextlib.suppress(UnknownRun):  # the run was deleted
-            await self._write_with_retry(lambda: self._store.set_run_state(run_id, RunState.FINISHED))
+            await self._write_with_retry(lambda: self._store.set_run_state(run_id, RunState.FINISHED, reason))
+
+    async def _record_surplus(self, assignment: EpisodeAssignment) -> None:
+        """Record an episode that is cancelled because its group is complete. It has neither reward nor tokens."""
+        rollout = cancelled_rollout(assignment, node="")
+        with contextlib.suppress(UnknownRun, RunEnded):  # the run was deleted, or cancelled before the group was full
+            await self._write_with_retry(lambda: self._store.publish_scored(rollout, assignment.rewards))
 
     async def _publish_failure(self, assignment: EpisodeAssignment, failure: Failure) -> None:
         """Publish a failed rollout. If the store refuses it, its group can never be complete, so the run fails."""
@@ -319,16 +367,18 @@ class SchedulerService:
 
     def status(self) -> FarmStatus:
         now = time.monotonic()
-        lost = (_lost_status(node, now) for node in self._scheduler.fleet.lost(now))
-        nodes = (*(self._node_status(node, now) for node in self._scheduler.fleet), *lost)
+        lost = (lost_status(node, now) for node in self._scheduler.fleet.lost(now))
+        settings = self._scheduler.settings
+        nodes = (*(node_status(node, now, settings) for node in self._scheduler.fleet), *lost)
         runs = tuple(
             RunStatus(
                 run_id,
                 running=len(run.running),
-                waiting=run.total - len(run.accepted) - len(run.running),
+                waiting=run.unfinished,
                 retries=run.retries,
                 why_waiting=self._scheduler.why_waiting(run_id, now),
                 outage=self._scheduler.outage(run_id),
+                paced_by=run.paced_by,
             )
             for run_id, run in self._scheduler.runs.items()
         )
@@ -341,60 +391,11 @@ class SchedulerService:
             for source, endpoints in sorted(figures.items())
         )
 
-    def _node_status(self, node: Node, now: float) -> NodeStatus:
-        state, why = node.availability(now, self._scheduler.settings)
-        return NodeStatus(
-            node_id=node.id,
-            state=state,
-            why=why,
-            slots=node.slots,
-            running=len(node.held),
-            seen_s=now - node.beat_at,
-            cpu_load=node.load.cpu,
-            memory_load=node.load.memory,
-            disk_load=node.load.disk,
-            sandboxes=len(node.sandboxes),
-        )
-
     async def metrics(self) -> bytes:
         queue: Mapping[str, float] = {}
         try:
-            queue = await self._queue()
+            queue = await self._counts.read()
         except StoreUnavailable as error:
             _log.warning("the metrics lack the counters of the queue: %s", error)
-        self._metrics.snapshot = FarmSnapshot(self.status(), queue)
+        self._metrics.snapshot = FarmSnapshot(self.status(), queue, self._scheduler.refills)
         return self._metrics.expose()
-
-    async def _queue(self) -> Mapping[str, float]:
-        """Return the sums of the counters of all runs since the service started. Counters of drained runs are summed
-        once.
-        """
-        async with self._counting:
-            live = set(await self._store.live_runs())
-            counted = set(await self._store.run_ids()) if self._counted is None else self._counted
-            counts = await self._store.counts(counted | live)
-            for run_id in counted - live:
-                self._past.update(counts[run_id])
-            self._counted = live
-            queue = self._past.copy()
-            for run_id in live:
-                queue.update(counts[run_id])
-            return queue
-
-
-def _lost_status(node: LostNode, now: float) -> NodeStatus:
-    """``why`` says when it was lost, for people."""
-    lost_at = time.time() - (now - node.lost_at)
-    shown = datetime.fromtimestamp(lost_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return NodeStatus(
-        node_id=node.id,
-        state="lost",
-        why=f"lost at {shown}: {node.cause}",
-        slots=0,
-        running=0,
-        seen_s=now - node.beat_at,
-        cpu_load=0.0,
-        memory_load=0.0,
-        disk_load=0.0,
-        lost_at=lost_at,
-    )

@@ -12,11 +12,13 @@ from farm.scheduler.messages import (
     EpisodeEnded,
     Event,
     Heartbeat,
+    LearnerProgressed,
     NodeDrained,
     NodeLeft,
     NodeLost,
     PrewarmSandboxes,
     PublishFailure,
+    RecordSurplus,
     RunCancelled,
     RunFinished,
     RunPaused,
@@ -30,7 +32,7 @@ from farm.scheduler.messages import (
 )
 from farm.scheduler.nodes import Node, NodeRegistry, RunningEpisode, SchedulerSettings
 from farm.scheduler.policy_health import PolicyHealth, merge
-from farm.scheduler.run_progress import Retry, RunProgress
+from farm.scheduler.runs.run_progress import Retry, RunProgress
 from farm.scheduler.sandbox_queue import SandboxQueue
 from farm.scheduler.waiting_reasons import explain_waiting
 
@@ -46,8 +48,9 @@ class Scheduler:
     4. No episode is assigned to a node without a free slot, nor for a run that is paused, cancelled or at its cap.
     5. A slot is free again only when its node has reported the episode, has stopped listing it, or is lost. An episode
        that goes on after its agent was killed and has restarted keeps its slot and its attempt.
-    6. A run leaves when each of its members is accepted (RunFinished) or when it is cancelled. It starts nothing after
-       that.
+    6. A run leaves when each of its groups is done (RunFinished) or when it is cancelled. It starts nothing after that.
+    7. A group is opened once, and only if the run's pacing admits it (see ``Pacing``). Then each member may start.
+    8. A group has ``group_size`` accepted members and no more. When it has them, its other members are stopped.
 
     A waiting learner sandbox goes before episodes, because a learner waits for the answer. Among runs the one with the
     fewest running episodes goes first; all requested groups together count as one run. ``hold_until`` gives the nodes
@@ -58,6 +61,7 @@ class Scheduler:
         self.settings = settings or SchedulerSettings()
         self.fleet = NodeRegistry(self.settings)
         self.policies = PolicyHealth()
+        self.refills = 0
         self._sandboxes = SandboxQueue(self.fleet)
         self._runs: dict[str, RunProgress] = {}
         self._ready: list[tuple[int, int, str]] = []
@@ -82,6 +86,8 @@ class Scheduler:
                     self._offer(run)
             case RunCancelled(run_id):
                 commands += self._cancel(run_id)
+            case LearnerProgressed():
+                commands += self._progress(event)
             case Heartbeat():
                 commands += self._beat(event, now)
             case NodeLost(node_id):
@@ -110,15 +116,25 @@ class Scheduler:
     # Runs
 
     def _submit(self, event: RunSubmitted) -> Iterable[Command]:
-        run_id = event.spec.run_id
-        if run_id in self._runs:
-            return
-        run = RunProgress(event.spec, event.accepted, paused=event.paused)
+        if event.spec.run_id not in self._runs:
+            run = self._runs[event.spec.run_id] = RunProgress(event)
+            yield from self._finish_or_offer(run)
+
+    def _progress(self, event: LearnerProgressed) -> Iterable[Command]:
+        """Take in what a run's learner did: another group may start, or the run may be over."""
+        run = self._runs.get(event.run_id)
+        if run is not None:
+            run.pacing.learner = event.learner
+            run.take_feedback(event.feedback)
+            yield from self._finish_or_offer(run)
+
+    def _finish_or_offer(self, run: RunProgress) -> Iterable[Command]:
         if run.complete:
-            yield RunFinished(run_id)
-            return
-        self._runs[run_id] = run
-        self._offer(run)
+            del self._runs[run.spec.run_id]
+            self._stamps.pop(run.spec.run_id, None)
+            yield RunFinished(run.spec.run_id, run.reason)
+        else:
+            self._offer(run)
 
     def _cancel(self, run_id: str) -> Iterable[Command]:
         run = self._runs.pop(run_id, None)
@@ -198,16 +214,9 @@ class Scheduler:
         run = self._runs.get(parsed[0]) if parsed else None
         member = run.member(rollout) if run else None
         memory_mib = run.task(member).memory_mib if run and member is not None else 0
+        run_id = parsed[0] if parsed else ""
         episode = RunningEpisode(
-            rollout,
-            attempt,
-            parsed[0] if parsed else "",
-            member,
-            node.id,
-            memory_mib,
-            now,
-            confirmed=True,
-            adopted=True,
+            rollout, attempt, run_id, member, node.id, memory_mib, now, confirmed=True, adopted=True
         )
         self.fleet.hold(episode, now)
         if run and member is not None and run.is_open(member) and attempt >= run.attempts.get(member, 0):
@@ -251,17 +260,15 @@ class Scheduler:
             yield from self._retry(run, current, report.failure, now, delay_s=delay_s)
 
     def _accept(self, run: RunProgress, member: int, ended: tuple[str, int]) -> Iterable[Command]:
-        """Record that the store holds the member's rollout, and stop another attempt that still runs."""
+        """Record that the store holds the member's rollout. Stop another attempt that still runs, and the surplus."""
         current = run.running.pop(member, None)
         if current and (current.node_id, current.attempt) != ended:
             yield self._stop(current)
-        run.accept(member)
-        if run.complete:
-            del self._runs[run.spec.run_id]
-            self._stamps.pop(run.spec.run_id, None)
-            yield RunFinished(run.spec.run_id)
-        else:
-            self._offer(run)
+        for episode in run.accept(member):
+            assert episode.member is not None
+            yield RecordSurplus(run.assignment(episode.member, episode.attempt))
+            yield self._stop(episode)
+        yield from self._finish_or_offer(run)
 
     def _retry(
         self, run: RunProgress, episode: RunningEpisode, failure: Failure | None, now: float, *, delay_s: float
@@ -274,7 +281,10 @@ class Scheduler:
         assert member is not None
         del run.running[member]
         failures = run.fail(member, episode.attempt) if failure else 0
-        if failure and (failures >= run.spec.max_attempts or not failure.retryable):
+        used_up = failure is not None and (failures >= run.spec.max_attempts or not failure.retryable)
+        afresh = used_up and run.try_afresh(member)
+        self.refills += afresh
+        if failure and used_up and not afresh:
             run.publishing.add(member)
             yield PublishFailure(run.assignment(member, episode.attempt), failure)
         else:

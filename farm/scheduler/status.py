@@ -1,10 +1,13 @@
 """The current status of the farm, for people and for the gateway."""
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from farm.core.policy_document import EndpointFigures
+from farm.scheduler.nodes import LostNode, Node, SchedulerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,16 @@ class SandboxPlacement:
     why: str = ""
 
 
+PACED_BY = ("weights", "learner")
+"""The causes for which a run waits: the next version of its policy, or a learner that leases and acks."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunStatus:
     """The status of one run.
 
     ``why_waiting``: why no more episodes start, or "" if none waits. ``outage``: why a running episode waits for its
-    policy's endpoint, or "" if none does.
+    policy's endpoint, or "" if none does. ``paced_by``: what holds back the next group, one of ``PACED_BY``, or "".
     """
 
     run_id: str
@@ -52,6 +59,7 @@ class RunStatus:
     retries: int
     why_waiting: str
     outage: str = ""
+    paced_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +115,39 @@ def endpoint_statuses(figures: Sequence[EndpointFigures]) -> tuple[EndpointStatu
             why=next((one.why for one in ones if one.failures or one.ejected), ""),
         )
         for url, ones in by_url.items()
+    )
+
+
+def node_status(node: Node, now: float, settings: SchedulerSettings) -> NodeStatus:
+    """Return the status of a node that has joined."""
+    state, why = node.availability(now, settings)
+    return NodeStatus(
+        node_id=node.id,
+        state=state,
+        why=why,
+        slots=node.slots,
+        running=len(node.held),
+        seen_s=now - node.beat_at,
+        cpu_load=node.load.cpu,
+        memory_load=node.load.memory,
+        disk_load=node.load.disk,
+        sandboxes=len(node.sandboxes),
+    )
+
+
+def lost_status(node: LostNode, now: float) -> NodeStatus:
+    """Return the status of a lost node. ``why`` says when it was lost, for people."""
+    lost_at = time.time() - (now - node.lost_at)
+    shown = datetime.fromtimestamp(lost_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return NodeStatus(
+        node_id=node.id,
+        state="lost",
+        why=f"lost at {shown}: {node.cause}",
+        slots=0,
+        running=0,
+        seen_s=now - node.beat_at,
+        cpu_load=0.0,
+        memory_load=0.0,
+        disk_load=0.0,
+        lost_at=lost_at,
     )

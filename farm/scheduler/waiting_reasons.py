@@ -2,7 +2,7 @@
 
 from farm.core.run import TaskRef
 from farm.scheduler.nodes import NodeRegistry
-from farm.scheduler.run_progress import RunProgress
+from farm.scheduler.runs.run_progress import RunProgress
 
 
 def explain_waiting(run: RunProgress, nodes: NodeRegistry, now: float, *, hold_until: float, outage: str = "") -> str:
@@ -11,7 +11,8 @@ def explain_waiting(run: RunProgress, nodes: NodeRegistry, now: float, *, hold_u
     ``hold_until``: the time until which a restarted scheduler assigns nothing. ``outage``: why requests to the run's
     policy fail.
     """
-    if not (run.has_work or run.delayed):
+    paced = run.why_not_opened
+    if not (run.has_work or run.delayed or paced):
         return ""
     if run.paused:
         return "the run is paused"
@@ -21,6 +22,8 @@ def explain_waiting(run: RunProgress, nodes: NodeRegistry, now: float, *, hold_u
         return "the scheduler has restarted and waits for the nodes to say what they run"
     if outage:
         return f"requests to {run.spec.policy.source} fail ({outage}); only probes start until they succeed"
+    if paced and not run.has_work:
+        return paced
     if not run.has_work:
         soonest = min(retry.due_at for retry in run.delayed.values())
         return f"the next of {len(run.delayed)} retries is due in {max(0.0, soonest - now):.0f} s"

@@ -23,6 +23,7 @@ from farm.core.rollout import Split
 from farm.core.run import EpisodeLimits, PolicySpec, ReplyTimeouts
 from farm.schemas.agent import AgentBody, AgentName
 from farm.schemas.request_body import MOST_ITEMS, NO_NUL, RequestBody, few
+from farm.schemas.run_encoding import GroupOptionsBody
 from farm.schemas.types import Scalar
 from sandboxes.errors import SpecError
 from sandboxes.tools.packs import choose
@@ -33,7 +34,7 @@ LONGEST_WAIT_S = 300.0
 LONGEST_LEASE_S = 86_400.0
 
 NOT_AVAILABLE = "not_available"
-"""The error type of a field that the farm does not support yet."""
+"""The error type of a value that the farm does not support at this place."""
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$"
 RUN_ID = r"^[a-z0-9][a-z0-9-]{0,63}$"
@@ -63,16 +64,6 @@ RunId = Annotated[str, StringConstraints(strict=True, pattern=RUN_ID)]
 RulesVersion = Annotated[str, StringConstraints(strict=True, pattern=RULES_VERSION)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=86_400, allow_inf_nan=False)]
 Version = Annotated[StrictInt, Field(ge=0, lt=2**53)]
-
-
-def _not_yet(instead: str) -> BeforeValidator:
-    """Return a validator for a field that is not supported yet: only its absence is valid."""
-
-    def refuse(value: Any) -> None:
-        if value is not None:
-            raise PydanticCustomError(NOT_AVAILABLE, "is not available yet; {instead}", {"instead": instead})
-
-    return BeforeValidator(refuse)
 
 
 class LimitsBody(RequestBody):
@@ -246,14 +237,14 @@ def _agent(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         raise ValueError("should be the name of an agent, or an object with a name and a command") from None
 
 
-class CreateRun(RequestBody):
-    """A run: groups over a task set with one policy.
+class CreateRun(GroupOptionsBody):
+    """A run: groups over a task set with one policy. Its groups are described in ``GroupOptionsBody``.
 
     ``taskset``: an absolute path on the gateway's machine, or the name of one of its task sets. ``policy``: ``oracle``,
-    ``nop``, the name of a policy, the URL of an OpenAI-compatible endpoint, or an object. ``groups``: absent means one
-    per task. ``tools`` replaces the tools of the tasks; absent, each task keeps its own. ``harness``: the settings that
-    decide how the policy works; ``tools`` and ``limits`` of the run replace those of the harness. ``agent``: the name
-    or the document of an agent that works in place of the farm's own turn loop. ``rewards``: the
+    ``nop``, the name of a policy, the URL of an OpenAI-compatible endpoint, or an object. ``tools`` replaces the tools
+    of the tasks; absent, each task keeps its own. ``harness``: the settings that decide how the policy works; ``tools``
+    and ``limits`` of the run replace those of the harness. ``agent``: the name or the document of an agent that works
+    in place of the farm's own turn loop. ``rewards``: the
     version of the rules that score the whole run; absent, each group is scored by the version that is current then.
     ``unvalidated``: also run tasks that ``validated.json`` lacks, lists with another digest, or marks unfit.
     ``only_fit``: run only the tasks that it marks fit. Left out are tasks that are unfit by it, are not in it, or were
@@ -262,8 +253,6 @@ class CreateRun(RequestBody):
 
     taskset: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1024)]
     policy: Policy
-    group_size: Annotated[StrictInt, Field(ge=1, le=1000)]
-    groups: Annotated[StrictInt, Field(ge=1, le=999_999)] | None = None
     limits: LimitsBody = LimitsBody()
     seed: Annotated[StrictInt, Field(ge=0, lt=2**53)] = 0
     concurrency: Annotated[StrictInt, Field(ge=1, le=1_000_000)] | None = None
@@ -275,7 +264,13 @@ class CreateRun(RequestBody):
     rewards: RulesVersion | None = None
     unvalidated: StrictBool = False
     only_fit: StrictBool = False
-    max_staleness: Annotated[None, _not_yet("leave it out, and name it where you lease")] = None
+
+    @model_validator(mode="after")
+    def _staleness_needs_versions(self) -> Self:
+        named = self.policy_spec().policy if self.max_staleness is not None else "any"
+        if not named:
+            raise ValueError("max_staleness needs the name of a policy, whose versions a learner announces")
+        return self
 
     @model_validator(mode="after")
     def _model_for_agent(self) -> Self:
@@ -319,7 +314,7 @@ class CreateRun(RequestBody):
 
 def _delivered(wish: Literal["refill", "deliver"]) -> Literal["refill", "deliver"]:
     if wish == "refill":
-        words = "refill is not available yet; lease with deliver, and leave out members whose reward is null"
+        words = "refill is an option of the run; name it in POST /v1/runs, and lease with deliver"
         raise PydanticCustomError(NOT_AVAILABLE, words)
     return wish
 
@@ -379,7 +374,7 @@ class RescoreBody(RequestBody):
 
     run_id: RunId
     version: RulesVersion | None = None
-    first: Annotated[StrictInt, Field(ge=0, le=999_999)] = 0
+    first: Annotated[StrictInt, Field(ge=0, lt=2**53)] = 0
     dry_run: Annotated[bool, Field(strict=True)] = False
 
 

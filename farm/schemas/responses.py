@@ -73,8 +73,12 @@ class DeletedPolicyAnswer(AnswerBody):
 class RunSummary(AnswerBody):
     """Counts of a run. ``reward_mean`` is over judged rollouts, null if there are none.
 
-    ``groups_waiting`` are complete and neither acked nor dropped. ``groups_provisional`` of the acked ones have
-    provisional acks. ``groups_restored`` counts acks that a restore undid; ``groups_acked`` is without them.
+    ``expected`` counts rollouts; it is 0 for a run without end. ``groups_waiting`` are complete and neither acked nor
+    dropped. ``groups_dropped`` includes ``groups_dropped_stale``, and ``groups_returned`` of these are replaced.
+    ``groups_provisional`` of the acked ones have provisional acks. ``groups_restored`` counts acks that a restore
+    undid; ``groups_acked`` is without them. ``surplus`` counts aborted members of groups that were complete without
+    them. ``queued_bytes`` are stored for the learner. ``policy_lag_mean`` is over leased groups, null if no version is
+    known.
     """
 
     expected: int
@@ -91,6 +95,11 @@ class RunSummary(AnswerBody):
     statuses: Mapping[str, int]
     groups_provisional: int = 0
     groups_restored: int = 0
+    groups_dropped_stale: int = 0
+    groups_returned: int = 0
+    surplus: int = 0
+    queued_bytes: int = 0
+    policy_lag_mean: float | None = None
 
 
 class LeftOutAnswer(AnswerBody):
@@ -100,6 +109,34 @@ class LeftOutAnswer(AnswerBody):
     why: str
 
 
+class TaskRateAnswer(AnswerBody):
+    """A task that the sampler does not choose now, with its latest judged members.
+
+    ``standing`` is ``retired`` or ``postponed``.
+    ``again_in``: the number of passes over the other tasks until a postponed task is tried again.
+    """
+
+    task: str
+    standing: str
+    judged: int
+    solved: int
+    again_in: int | None = None
+
+
+class GroupOptionsAnswer(AnswerBody):
+    """The groups of a run, and how far it may be ahead of its learner; see ``POST /v1/runs``."""
+
+    max_staleness: int | None = None
+    batch_groups: int = 1
+    first_version: int = 0
+    queue_groups: int | None = None
+    queue_bytes: int | None = None
+    incomplete: str = "deliver"
+    redundant: int = 0
+    sampler: str = "in_order"
+    pass_rate: tuple[float, float] = (0.0, 1.0)
+
+
 class RunAnswer(AnswerBody):
     """A run. Times are Unix seconds. ``running`` and ``waiting`` count episodes.
 
@@ -107,7 +144,8 @@ class RunAnswer(AnswerBody):
     run is pinned to; "" if it uses the current one. ``left_out``: in the answer to ``only_fit``, the tasks that are not
     run, at most 1,000. ``outage`` says why a running episode waits for its policy's endpoint; "" if none does.
     ``warnings`` name likely failures, each with its remedy. ``harness``: the effective settings behind
-    ``harness_digest``.
+    ``harness_digest``. ``groups`` is 0 for a run without end. ``rates``: the retired and postponed tasks of the sampler
+    ``solve_rate``, at most 1,000, in the answer for one run.
     """
 
     run_id: str
@@ -133,6 +171,8 @@ class RunAnswer(AnswerBody):
     outage: str = ""
     warnings: tuple[str, ...] = ()
     left_out: tuple[LeftOutAnswer, ...] = ()
+    options: GroupOptionsAnswer = GroupOptionsAnswer()
+    rates: tuple[TaskRateAnswer, ...] = ()
 
 
 class DeletedAnswer(AnswerBody):

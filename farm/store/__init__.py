@@ -5,6 +5,7 @@ This room decides what is stored, and which steps are atomic. Enter at ``Store``
 """
 
 from farm.store.delivery.checkpoints import CheckpointResult, LearnerLife, LearnerRecord, RestoreResult
+from farm.store.delivery.pacing import GroupNews, PacingStore, RunFigures
 from farm.store.delivery.requested_groups import RequestedGroup
 from farm.store.embedded_redis import EmbeddedRedis
 from farm.store.errors import (
@@ -51,12 +52,14 @@ __all__ = [
     "EmbeddedRedis",
     "FinishedLease",
     "GroupMismatch",
+    "GroupNews",
     "LearnerLife",
     "LearnerRecord",
     "LeaseFilter",
     "LeaseNotHeld",
     "LeasedGroup",
     "NodeListStore",
+    "PacingStore",
     "PolicyStore",
     "RequestedGroup",
     "RescoreResult",
@@ -66,6 +69,7 @@ __all__ = [
     "RulesChanged",
     "RunEnded",
     "RunExists",
+    "RunFigures",
     "RunInUse",
     "RunRecord",
     "RunState",

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import secrets
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from farm.core.run import is_requested, rollout_id
 from farm.store.delivery.checkpoints import LearnerLife, refuse_life
+from farm.store.delivery.pacing import PacingStore, StalenessBounds
 from farm.store.errors import RUNS_LISTED, LeaseNotHeld, UnknownLease, UnknownRun
 from farm.store.redis_client import RedisConnection, cancellable
 from farm.store.types import FinishedLease, LeasedGroup, StoredLease, StreamState
@@ -33,10 +34,14 @@ class LeaseFilter:
     max_staleness: int | None = None
 
     def encoded(self) -> str:
-        chosen: dict[str, Any] = {"zero_variance": self.zero_variance}
-        if self.policy_version is not None and self.max_staleness is not None:
-            chosen |= {"policy_version": self.policy_version, "max_staleness": self.max_staleness}
+        chosen = {name: value for name, value in asdict(self).items() if value is not None}
         return json.dumps(chosen)
+
+    def within(self, bounds: StalenessBounds) -> "LeaseFilter":
+        """Return this filter with the bounds of the run: the version that its learner announced, and its staleness."""
+        version = bounds.policy_version if self.policy_version is None else self.policy_version
+        limits = [one for one in (self.max_staleness, bounds.max_staleness) if one is not None]
+        return replace(self, policy_version=version, max_staleness=min(limits, default=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +76,10 @@ class _View:
 class LeaseStore:
     """The leases in Redis. A lease id is ``<run id>.<token>``; the token is a secret that proves the lease."""
 
-    def __init__(self, connection: RedisConnection, prefix: str) -> None:
+    def __init__(self, connection: RedisConnection, prefix: str, pacing: PacingStore) -> None:
         self._connection = connection
         self._prefix = prefix
+        self._pacing = pacing
         self._farm = f"{prefix}:{{*}}"
 
     async def announce(self, run_id: str, created_at: float) -> None:
@@ -163,6 +169,7 @@ class LeaseStore:
     async def _take(
         self, run_id: str, token: str, reader: LeaseReader, max_groups: int, lease_s: float, wanted: LeaseFilter
     ) -> _Answer:
+        wanted = wanted.within(await cancellable(self._pacing.staleness_bounds(run_id)))
         step = asyncio.ensure_future(
             self._connection.run_script(
                 self._base(run_id),
@@ -188,7 +195,7 @@ class LeaseStore:
         _refuse_ended(f"{run_id}.{token}", raw)
         if reader.life is not None:
             refuse_life(run_id, reader.life, raw)
-        return _parse(run_id, raw)
+        return _parse(run_id, raw, wanted.policy_version)
 
     async def _undo(self, step: "asyncio.Future[Any]", lease_id: str) -> None:
         """Give back the groups of a lease whose caller was cancelled."""
@@ -252,7 +259,7 @@ def _joint(run_id: str | None, view: _View, answers: dict[str, _Answer]) -> Stre
     return StreamState.OPEN if open_runs or not view.any_known else StreamState.DRAINED
 
 
-def _parse(run_id: str, raw: Any) -> _Answer:
+def _parse(run_id: str, raw: Any, policy_version: int | None) -> _Answer:
     token, expires_ms, stream, wake_id, next_expiry_ms, more, groups = raw
     lease = StoredLease(
         lease_id=f"{run_id}.{token.decode()}" if token else "",
@@ -260,12 +267,14 @@ def _parse(run_id: str, raw: Any) -> _Answer:
         expires_at=int(expires_ms) / 1000,
         groups=tuple(_group(*group) for group in groups),
         stream=StreamState(stream.decode()),
+        policy_version=policy_version,
     )
     return _Answer(lease, wake_id, int(next_expiry_ms) / 1000 or None, bool(more))
 
 
-def _group(name: bytes, size: bytes, deliveries: bytes, facts_json: bytes) -> LeasedGroup:
-    return complete_group(name.decode(), int(size), int(deliveries), facts_json)
+def _group(name: bytes, size: bytes, deliveries: bytes, facts_json: bytes, members: Sequence[int]) -> LeasedGroup:
+    group = complete_group(name.decode(), int(size), int(deliveries), facts_json)
+    return replace(group, rollout_ids=tuple(rollout_id(group.group_id, index) for index in members))
 
 
 def complete_group(group: str, size: int, deliveries: int, facts_json: bytes) -> LeasedGroup:

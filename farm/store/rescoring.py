@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from farm.core.run import RunSpec, group_id, rollout_id
+from farm.core.run import rollout_id
 from farm.rewards import Rules, score
 from farm.rewards.distribution import Distribution
 from farm.schemas.msgpack_encoding import MalformedRecord, pack, unpack
@@ -57,9 +57,18 @@ class _Member:
 
 
 async def rescore(
-    connection: RedisConnection, base: str, spec: RunSpec, rules: Rules, *, first: int, budget_s: float, dry_run: bool
+    connection: RedisConnection,
+    base: str,
+    groups: Mapping[int, str],
+    rules: Rules,
+    *,
+    first: int,
+    budget_s: float,
+    dry_run: bool,
 ) -> RescoreResult:
-    """Rescore the run's groups from the ordinal ``first`` on, for about ``budget_s`` seconds and at least one group.
+    """Rescore groups from the ordinal ``first`` on, for about ``budget_s`` seconds and at least one group.
+
+    ``groups``: the id of each group by its ordinal.
 
     A group changes in one step, all its members or none, and only while no lease holds it and it is not acked. A caller
     that stops early can continue later; until then the run has groups of both versions. The last three parameters are
@@ -67,11 +76,11 @@ async def rescore(
     """
     found = RescoreResult()
     until = time.monotonic() + budget_s
-    for ordinal in range(first, spec.groups):
-        if ordinal > first and time.monotonic() >= until:
+    for place, ordinal in enumerate(sorted(ordinal for ordinal in groups if ordinal >= first)):
+        if place and time.monotonic() >= until:
             found.next = ordinal
             return found
-        found.groups[await _group(connection, base, group_id(spec.run_id, ordinal), rules, dry_run, found)] += 1
+        found.groups[await _group(connection, base, groups[ordinal], rules, dry_run, found)] += 1
     return found
 
 

@@ -4,14 +4,15 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from farm.core.rollout import Rollout, Status
-from farm.core.run import RunSpec, group_id, parse_rollout_id
+from farm.core.rollout import Rollout, Status, aborted
+from farm.core.run import RunSpec, group_id, group_ordinal, parse_rollout_id
 from farm.rewards import apply_rules
 from farm.schemas.msgpack_encoding import MalformedRecord
 from farm.schemas.rollout import RolloutHead, RolloutRecord, Sidecar, from_msgpack
 from farm.schemas.run_encoding import dump_run_spec
 from farm.schemas.zstd_frames import unpack_frame
 from farm.store.delivery.checkpoints import CheckpointStore, LearnerLife
+from farm.store.delivery.pacing import PacingStore
 from farm.store.delivery.requested_groups import RequestedGroupStore
 from farm.store.encoding import pack_rollout, run_of
 from farm.store.errors import (
@@ -58,7 +59,8 @@ class Store:
     def __init__(self, url: str, *, prefix: str = "farm") -> None:
         self._connection = RedisConnection(url)
         self._prefix = prefix
-        self._leases = LeaseStore(self._connection, prefix)
+        self.pacing = PacingStore(self._connection, prefix)
+        self._leases = LeaseStore(self._connection, prefix, self.pacing)
         self.rules = RewardRulesStore(self._connection, prefix)
         self.fleet = NodeListStore(self._connection, prefix)
         self.checkpoints = CheckpointStore(self._connection, prefix)
@@ -93,8 +95,17 @@ class Store:
 
     async def put_run(self, spec: RunSpec) -> None:
         """Add a run in the state ``running``. Adding the same spec again has no effect. Raises RunExists."""
-        requested = 1 if spec.requested else ""
-        if await self._connection.run_script(self._base(spec.run_id), "create_run", dump_run_spec(spec), requested) < 0:
+        options = spec.options
+        created = await self._connection.run_script(
+            self._base(spec.run_id),
+            "create_run",
+            dump_run_spec(spec),
+            1 if spec.requested else "",
+            spec.policy.policy,
+            "" if options.max_staleness is None else options.max_staleness,
+            int(options.needs_feedback),
+        )
+        if created < 0:
             raise RunExists(f"another run has the id {spec.run_id}; choose a new one")
         await self._leases.announce(spec.run_id, spec.created_at)
 
@@ -189,7 +200,8 @@ class Store:
         stream.
 
         Return True if this record is the accepted one, also if it was published before. Return False if another attempt
-        was accepted before; then this one is dropped. Raises InvalidRollout, MalformedRecord, RolloutTooLarge,
+        was accepted before; then this one is dropped. Return False also if the group is complete without it; then the
+        rollout is kept as aborted, beside the group. Raises InvalidRollout, MalformedRecord, RolloutTooLarge,
         UnknownRun, RunEnded, GroupMismatch, RulesChanged.
         """
         packed = await asyncio.to_thread(pack_rollout, rollout)
@@ -219,6 +231,9 @@ class Store:
             raise RunEnded(f"rollout {rollout.rollout_id} came after its run {rollout.run_id} had ended")
         if answer == -4:
             raise RulesChanged(f"rollout {rollout.rollout_id} is judged by {rollout.reward_version}, its group is not")
+        if answer == -5:
+            await self.publish(aborted(rollout))
+            return False
         return bool(answer)
 
     async def publish_scored(self, rollout: Rollout, pinned: str = "") -> Rollout:
@@ -244,7 +259,10 @@ class Store:
             raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
         rules = await self.rules.get(version)
         base = self._base(run_id)
-        return await rescore(self._connection, base, run.spec, rules, first=first, budget_s=budget_s, dry_run=dry_run)
+        groups = {ordinal: group_id(run_id, ordinal) for ordinal in range(run.spec.groups)}
+        if run.spec.options.max_staleness is not None or not run.spec.groups:  # others than the first ``groups``
+            groups |= {group_ordinal(group): group for group in await self.accepted(run_id)}
+        return await rescore(self._connection, base, groups, rules, first=first, budget_s=budget_s, dry_run=dry_run)
 
     async def accepted(self, run_id: str) -> dict[str, set[int]]:
         """Return, for each group, the indices that have an accepted rollout."""

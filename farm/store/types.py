@@ -67,13 +67,17 @@ class LeasedGroup:
 
 @dataclass(frozen=True, slots=True)
 class StoredLease:
-    """A lease. Without groups, ``lease_id`` is empty and ``expires_at`` is 0 (Unix seconds, by Redis's clock)."""
+    """A lease. Without groups, ``lease_id`` is empty and ``expires_at`` is 0 (Unix seconds, by Redis's clock).
+
+    ``policy_version``: the learner's version that the groups' versions are compared with, or None if it is unknown.
+    """
 
     lease_id: str
     run_id: str
     expires_at: float
     groups: tuple[LeasedGroup, ...]
     stream: StreamState
+    policy_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import random
 from array import array
 from dataclasses import replace
 
+from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.core.rollout import (
     Failure,
     Origin,
@@ -22,8 +23,19 @@ from farm.core.run import EpisodeLimits, PolicySpec, RunSpec, TaskRef, group_id,
 TASK = TaskRef(id="demo/one", digest="d" * 64, image="farm-task/one:0", memory_mib=512, cpus=1.0)
 
 
-def run_spec(run_id: str = "run-a", *, groups: int = 2, group_size: int = 2, created_at: float = 1.0) -> RunSpec:
-    return RunSpec(run_id, (TASK,), PolicySpec("oracle"), group_size, groups, EpisodeLimits(), created_at=created_at)
+def run_spec(
+    run_id: str = "run-a",
+    *,
+    groups: int = 2,
+    group_size: int = 2,
+    created_at: float = 1.0,
+    policy: str = "",
+    options: GroupOptions = DEFAULT_GROUP_OPTIONS,
+) -> RunSpec:
+    """``policy`` is the name of a policy; "" means the oracle."""
+    played_by = PolicySpec("openai", policy=policy) if policy else PolicySpec("oracle")
+    limits = EpisodeLimits()
+    return RunSpec(run_id, (TASK,), played_by, group_size, groups, limits, created_at=created_at, options=options)
 
 
 def segment(tokens: int, seed: int = 0, version: int = 3) -> Segment:

@@ -46,10 +46,16 @@ def policy_name(run: "RunAnswer") -> str:
     return run.policy.policy or run.policy.model or run.policy.endpoint or run.policy.kind
 
 
+def rollout_count(run: "RunAnswer") -> str:
+    """Return the accepted and the expected rollouts of a run, or the accepted ones if it has no end."""
+    accepted, expected = run.summary.accepted, run.summary.expected
+    return f"{accepted}/{expected}" if expected else f"{accepted}, without end"
+
+
 def _counts(run: "RunAnswer") -> tuple[str, str, str, str]:
     summary = run.summary
     note = run.reason or run.outage or run.why_waiting
-    return f"{summary.accepted}/{summary.expected}", str(summary.solved), str(summary.statuses.get("failed", 0)), note
+    return rollout_count(run), str(summary.solved), str(summary.statuses.get("failed", 0)), note
 
 
 def utc_time(seconds: float) -> str:
@@ -66,7 +72,6 @@ def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = Non
         print_json(run.model_dump(mode="json"))
         return
     rollouts, solved, failed, note = _counts(run)
-    waiting = max(0, run.summary.expected - run.summary.accepted - run.running)
     rows = {
         "run": run.run_id,
         "state": run.state,
@@ -76,17 +81,42 @@ def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = Non
         "tasks": str(len(run.tasks)),
         "agent": run.agent or "-",
         "harness": run.harness_digest or "-",
-        "groups": f"{run.groups} of {run.group_size}",
-        "rollouts": f"{rollouts}; {run.running} run, {waiting if run.ended_at is None else 0} wait",
+        "groups": f"{run.groups or 'without end'} of {run.group_size}, {run.options.sampler}",
+        "rollouts": f"{rollouts}; {run.running} run, {run.waiting} wait",
         "solved": solved,
         "failed": failed,
         "reward": "-" if run.summary.reward_mean is None else f"{run.summary.reward_mean:.3f}",
-        "groups to lease": str(run.summary.groups_waiting),
+        "groups to lease": f"{run.summary.groups_waiting}, {run.summary.queued_bytes} bytes are stored",
+        **_pacing_rows(run),
         "note": note or "-",
     }
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in rows.items():
         table.add_row(name, value)
+    table_console.print(table)
+    if run.rates:
+        _print_rates(run)
+
+
+def _pacing_rows(run: "RunAnswer") -> dict[str, str]:
+    """Return the rows that only a run with such options has."""
+    summary, options = run.summary, run.options
+    rows = {}
+    if summary.policy_lag_mean is not None:
+        rows["policy lag"] = f"{summary.policy_lag_mean:.2f} versions on average"
+    if options.max_staleness is not None:
+        bound = f"at most {options.max_staleness} versions, {options.batch_groups} groups a step"
+        rows["staleness"] = f"{bound}; {summary.groups_dropped_stale} dropped, {summary.groups_returned} replaced"
+    if options.redundant:
+        rows["redundant"] = f"{options.redundant} members a group; {summary.surplus} were cancelled"
+    return rows
+
+
+def _print_rates(run: "RunAnswer") -> None:
+    table = Table("task", "standing", "solved", "tried again", box=None, pad_edge=False)
+    for rate in run.rates:
+        again = "never" if rate.again_in is None else f"after {rate.again_in} passes"
+        table.add_row(rate.task, rate.standing, f"{rate.solved} of {rate.judged}", again)
     table_console.print(table)
 
 

@@ -39,6 +39,32 @@ def run(
     policy: Annotated[str, typer.Option(help="oracle, nop, a policy's name, or an endpoint's URL.")],
     group_size: Annotated[int, typer.Option(min=1, help="Episodes per group.")] = 4,
     groups: Annotated[int | None, typer.Option(min=1, help="Groups in all; one a task by default.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Groups per task, in place of --groups.")] = None,
+    endless: Annotated[bool, typer.Option("--endless", help="Run groups until the run is cancelled.")] = False,
+    sampler: Annotated[
+        str | None, typer.Option(help="Tasks of the groups: in_order, uniform, or solve_rate; in_order.")
+    ] = None,
+    pass_rate: Annotated[
+        str | None, typer.Option(metavar="LOW,HIGH", help="Solve rates between which solve_rate takes tasks; 0,1.")
+    ] = None,
+    max_staleness: Annotated[
+        int | None, typer.Option(min=0, help="Policy versions by which a group may lag when it is trained on.")
+    ] = None,
+    batch_groups: Annotated[
+        int | None, typer.Option(min=1, help="Groups of one training step; needed with --max-staleness.")
+    ] = None,
+    queue_groups: Annotated[
+        int | None, typer.Option(min=1, help="Groups that may run, be ready or be leased at once.")
+    ] = None,
+    queue_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Bytes that may be stored for a learner at once.")
+    ] = None,
+    incomplete: Annotated[
+        str | None, typer.Option(help="Members without a reward: deliver them, or refill with fresh tries; deliver.")
+    ] = None,
+    redundant: Annotated[
+        int | None, typer.Option(min=0, help="Members that each group starts beyond its size; the last are cancelled.")
+    ] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Episodes at once; what the nodes hold.")] = None,
     model: Annotated[str | None, typer.Option(help="Name of the model behind an endpoint.")] = None,
     max_turns: Annotated[int | None, typer.Option(min=1, help="Cap over what the tasks allow.")] = None,
@@ -95,9 +121,21 @@ def run(
         "harness": None if harness is None else _read_harness(harness),
         "agent": None if agent is None else _read_agent(agent),
     }
+    group_options = {
+        "epochs": epochs,
+        "endless": endless or None,
+        "sampler": sampler,
+        "pass_rate": None if pass_rate is None else _rates(pass_rate),
+        "max_staleness": max_staleness,
+        "batch_groups": batch_groups,
+        "queue_groups": queue_groups,
+        "queue_bytes": queue_bytes,
+        "incomplete": incomplete,
+        "redundant": redundant,
+    }
     if only_fit and unvalidated:
         raise typer.BadParameter("goes without --unvalidated", param_hint="--only-fit")
-    _check(asked)
+    _check(asked | {name: value for name, value in group_options.items() if value is not None})
     meant = _meant(taskset, settings)
     if rewards is not None and rewards.endswith(".toml"):
         read_rules(Path(rewards))
@@ -107,7 +145,9 @@ def run(
     with farm_for(settings, config, lasting=detach, endpoint=endpoint) as client:
         pinned = None if rewards is None else meant_version(client, rewards)
         with progress_console.status(Text(f"preparing {taskset}")):
-            begun = client.create_run(meant, **asked, rewards=pinned, unvalidated=unvalidated, only_fit=only_fit)
+            begun = client.create_run(
+                meant, **asked, rewards=pinned, unvalidated=unvalidated, only_fit=only_fit, group_options=group_options
+            )
         for warning in begun.warnings:
             progress_console.print(shown(f"warning: {warning}"), style="yellow", markup=False)
         for left_out in begun.left_out:
@@ -160,6 +200,15 @@ def _check(asked: Mapping[str, Any]) -> None:
         field = first.field.removesuffix(".endpoint").rpartition(".")[2]
         option = _OPTIONS.get(field, field.replace("_", "-"))
         raise typer.BadParameter(first.message, param_hint=f"--{option}") from None
+
+
+def _rates(text: str) -> list[float]:
+    """Return the two rates of ``LOW,HIGH``."""
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not LOW,HIGH, such as 0.1,0.9", param_hint="--pass-rate") from None
+    return [low, high]
 
 
 def _read_harness(file: Path) -> Mapping[str, Any]:
@@ -259,7 +308,7 @@ def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
     seen = begun
     try:
         with Progress(*columns, console=progress_console) as progress:
-            bar = progress.add_task(begun.run_id, total=begun.summary.expected, note="")
+            bar = progress.add_task(begun.run_id, total=begun.summary.expected or None, note="")
             told = ""
             for seen in client.wait_run(begun.run_id, poll_s=0.2):
                 progress.update(bar, completed=seen.summary.accepted, note=shown(progress_note(seen)))

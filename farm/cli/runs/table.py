@@ -39,7 +39,7 @@ def run_table(runs: "Sequence[RunAnswer]") -> Table:
         table.add_row(
             run.run_id,
             run.state,
-            f"{counts.accepted}/{counts.expected}",
+            f"{counts.accepted}/{counts.expected or '∞'}",
             str(run.running),
             str(run.waiting),
             str(counts.statuses.get("failed", 0)),

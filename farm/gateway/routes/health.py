@@ -81,6 +81,12 @@ class GatewayMetrics:
             registry=self.registry,
         )
         self.waiters = Gauge("farm_lease_waiters", "Learners that wait for a group", registry=self.registry)
+        self.policy_lag = Histogram(
+            "farm_policy_lag",
+            "Versions between the learner and the oldest token of a group, when the group is leased",
+            buckets=(0, 1, 2, 3, 4, 6, 8, 16, 32, 64),
+            registry=self.registry,
+        )
         self.sandbox_calls = Counter(
             "farm_sandbox_calls",
             "Calls of learner sandboxes; outcome: ok, or the problem",

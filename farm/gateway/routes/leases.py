@@ -40,6 +40,7 @@ async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
         found = await _while_connected(request, _take(body, request))
     if found is None or (not found.groups and found.stream is StreamState.OPEN):
         return Response(status_code=204)
+    _observe_lag(found, request)
     leased = [name for group in found.groups for name in group.rollout_ids]
     if not form.framed or not await store.has_payloads(leased):
         await _refuse_unreadable(found, store)
@@ -49,6 +50,12 @@ async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
         return Response(whole, media_type=form.media_type, headers=form.headers)
     headers = form.headers | {LEASE_HEADER: found.lease_id}
     return StreamingResponse(body_parts, media_type=form.media_type, headers=headers)
+
+
+def _observe_lag(found: StoredLease, request: Request) -> None:
+    for group in found.groups:
+        if found.policy_version is not None and group.policy_version is not None:
+            request.app.state.series.policy_lag.observe(max(0, found.policy_version - group.policy_version))
 
 
 async def _refuse_unreadable(lease: StoredLease, store: Store) -> None:

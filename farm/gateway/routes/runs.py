@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Request
@@ -13,8 +13,9 @@ from farm.agents import UnknownAgent, named_agent
 from farm.config import Config
 from farm.core.agent import Agent
 from farm.core.endpoint_url import EndpointUrl
+from farm.core.group_options import SamplerKind
 from farm.core.harness import DEFAULT_HARNESS
-from farm.core.run import PolicySpec, RunSpec, TaskRef, is_requested
+from farm.core.run import RETURNED, PolicySpec, RunSpec, TaskRef, is_requested
 from farm.gateway.auth import AsOperator, AsViewer
 from farm.gateway.endpoint_warnings import warn_of_refusals
 from farm.gateway.errors import ApiError
@@ -23,6 +24,8 @@ from farm.gateway.tasksets import Prepare, TasksetError, locate
 from farm.policy.base import PolicyError
 from farm.policy.configured_endpoints import endpoint_rules
 from farm.scheduler.client import NO_ANSWER, SchedulerClient, SchedulerUnavailable
+from farm.scheduler.runs.learner_progress import feedback_of
+from farm.scheduler.runs.samplers import GroupOutcome, SolveRateSampler, TaskStanding
 from farm.scheduler.status import FarmStatus, RunStatus
 from farm.schemas.harness import harness_digest, harness_settings
 from farm.schemas.problems import ProblemType
@@ -30,6 +33,7 @@ from farm.schemas.requests import RUN_ID, CreateRun, EmptyBody
 from farm.schemas.responses import (
     DeletedAnswer,
     FarmAnswer,
+    GroupOptionsAnswer,
     LeftOutAnswer,
     NodeAnswer,
     PolicyAnswer,
@@ -37,6 +41,7 @@ from farm.schemas.responses import (
     RunsAnswer,
     RunSummary,
     TaskAnswer,
+    TaskRateAnswer,
 )
 from farm.store import RunInUse, RunRecord, RunState, Store, UnknownRun
 from farm.store.errors import RUNS_LISTED
@@ -45,6 +50,7 @@ from farm.tasks.validation_file import FitTasks, refuse_unvalidated
 
 _LOG = logging.getLogger(__name__)
 _SCHEDULER_S = 10.0
+MOST_RATES = 1000
 MOST_LEFT_OUT = 1000
 """The number of left-out tasks that the answer names."""
 Answer = TypeVar("Answer")
@@ -87,7 +93,8 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         raise ApiError(ProblemType.TIMEOUT, "the client left while its task set was prepared; no run was made")
     for reference, bundle in tasks:
         await store.put_bundle(reference.digest, bundle)
-    spec = make_spec(run_id, body, tuple(reference for reference, _ in tasks), agent, config)
+    tasks_of_run = tuple(reference for reference, _ in tasks)
+    spec = make_spec(run_id, body, tasks_of_run, agent, config, first_version=await _version(policy, store))
     await store.put_run(spec)
     await notify_scheduler(request.app.state.scheduler.submit(spec.run_id))
     answer = await _load_run(request, spec.run_id)
@@ -150,14 +157,22 @@ async def farm_status(request: Request, role: AsViewer) -> FarmAnswer:
     return FarmAnswer(nodes=nodes, runs_running=running)
 
 
-def make_spec(run_id: str, body: CreateRun, tasks: tuple[TaskRef, ...], agent: Agent | None, config: Config) -> RunSpec:
-    """Return the spec of a run over these tasks."""
+def make_spec(
+    run_id: str,
+    body: CreateRun,
+    tasks: tuple[TaskRef, ...],
+    agent: Agent | None,
+    config: Config,
+    *,
+    first_version: int = 0,
+) -> RunSpec:
+    """Return the spec of a run over these tasks. ``first_version``: the version of its policy now."""
     return RunSpec(
         run_id=run_id,
         tasks=tasks,
         policy=body.policy_spec(),
         group_size=body.group_size,
-        groups=body.groups or len(tasks),
+        groups=body.number_of_groups(len(tasks)),
         limits=body.episode_limits(),
         split=body.split,
         concurrency=body.concurrency,
@@ -167,6 +182,7 @@ def make_spec(run_id: str, body: CreateRun, tasks: tuple[TaskRef, ...], agent: A
         rewards=body.rewards or "",
         harness=body.harness.to_core() if body.harness else DEFAULT_HARNESS,
         agent=agent,
+        options=body.group_options(first_version),
         created_at=time.time(),
     )
 
@@ -192,6 +208,12 @@ def _agent(body: CreateRun) -> Agent | None:
         return named_agent(body.agent) if isinstance(body.agent, str) else body.agent.to_core()
     except UnknownAgent as error:
         raise ApiError(ProblemType.INVALID, f"agent: {error}; or send a document") from None
+
+
+async def _version(policy: PolicySpec, store: Store) -> int:
+    """Return the announced version of a named policy, or 0."""
+    document = (await store.policies.list()).get(policy.policy) if policy.policy else None
+    return document.version if document else 0
 
 
 async def _check_policy(policy: PolicySpec, store: Store, config: Config) -> None:
@@ -226,7 +248,32 @@ async def _load_run(request: Request, run_id: str) -> RunAnswer:
     run = await store.get_run(run_id)
     if run is None:
         raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
-    return _answer(run, await farm_status_or_empty(request))
+    answer = _answer(run, await farm_status_or_empty(request))
+    if run.spec.options.sampler is not SamplerKind.SOLVE_RATE:
+        return answer
+    news = await store.pacing.news(run_id)
+    rates = await asyncio.to_thread(task_rates, run.spec, feedback_of(news).outcomes)
+    return answer.model_copy(update={"rates": rates})
+
+
+def task_rates(spec: RunSpec, outcomes: Iterable[GroupOutcome]) -> tuple[TaskRateAnswer, ...]:
+    """Return the tasks that the sampler does not choose now, with their solve rates."""
+    sampler = SolveRateSampler(len(spec.tasks), spec.seed, spec.options.pass_rate)
+    own = [outcome for outcome in outcomes if outcome.ordinal < RETURNED]
+    for outcome in own:
+        sampler.record(outcome)
+    sampler.settle(max((outcome.ordinal for outcome in own), default=0))
+    return tuple(
+        TaskRateAnswer(
+            task=task.id,
+            standing=rate.standing.value,
+            judged=rate.judged,
+            solved=rate.solved,
+            again_in=max(0, rate.until - sampler.passes) if rate.standing is TaskStanding.POSTPONED else None,
+        )
+        for task, rate in zip(spec.tasks, sampler.rates, strict=True)
+        if rate.standing is not TaskStanding.ACTIVE
+    )[:MOST_RATES]
 
 
 async def farm_status_or_empty(request: Request) -> FarmStatus:
@@ -274,6 +321,7 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
         policy=PolicyAnswer.model_validate(run.spec.policy),
         group_size=run.spec.group_size,
         groups=run.spec.groups,
+        options=GroupOptionsAnswer.model_validate(run.spec.options),
         split=run.spec.split.value,
         seed=run.spec.seed,
         tools=run.spec.tools,
@@ -308,7 +356,7 @@ def _summary(run: RunRecord) -> RunSummary:
     complete, restored = count("groups_complete", 0), count("groups_restored", 0)
     acked = count("groups_acked", 0) - restored
     return RunSummary(
-        expected=run.spec.groups * run.spec.group_size,
+        expected=(run.spec.groups and run.spec.groups + count("groups_returned", 0)) * run.spec.group_size,
         accepted=accepted,
         solved=count("solved", 0),
         unjudged=unjudged,
@@ -318,9 +366,14 @@ def _summary(run: RunRecord) -> RunSummary:
         groups_waiting=complete - acked - dropped,
         groups_acked=acked,
         groups_dropped=dropped,
+        groups_dropped_stale=count("dropped_stale", 0),
+        groups_returned=count("groups_returned", 0),
         groups_redelivered=count("groups_redelivered", 0),
         groups_provisional=count("groups_provisional", 0),
         groups_restored=restored,
+        surplus=count("surplus", 0),
+        queued_bytes=max(0, count("bytes_queued", 0)),
+        policy_lag_mean=count("lag_sum", 0) / count("lag_groups", 0) if count("lag_groups", 0) else None,
         statuses={
             name.removeprefix("status:"): int(value) for name, value in run.counts.items() if name.startswith("status:")
         },

@@ -1,1 +1,1 @@
-"""Delivery beside leases: checkpoints of learners, and groups that a learner requests one by one."""
+"""Delivery beside leases: checkpoints of learners, groups requested one by one, and the pace of runs."""

@@ -4,7 +4,9 @@
 --
 -- KEYS OF A RUN (base = <prefix>:{<run id>})
 --   base:run              HASH    spec (JSON), state, reason, created_ms, ended_ms; requested (1) if the run is one group
---                                 that a learner reads by its id: then the stream stays empty, and no lease reads it
+--                                 that a learner reads by its id: then the stream stays empty, and no lease reads it;
+--                                 policy: the name of its policy, if it has one; max_staleness: if stale groups are
+--                                 dropped and replaced; feedback: if base:feedback is kept
 --                                 state: running | paused | finished | cancelled | failed; the last three are final
 --   base:counts           HASH    counters; see "COUNTERS"
 --   base:payload:<id>     STRING  the rollout as stored wire form: one zstd frame of msgpack
@@ -17,6 +19,11 @@
 --                                 leased; settled: acked | provisional | dropped; once it is complete entry: its stream
 --                                 entry; once it
 --                                 was rescored facts: in place of those in the stream
+--                                 bytes: of its stored rollouts; solved: members that solved the task; members: the
+--                                 accepted indices (JSON), if they are others than 0 to size - 1; surplus:i: which
+--                                 record of a surplus member was kept
+--   base:feedback         LIST    news of groups for the scheduler: "complete <group> <judged> <solved>" and
+--                                 "stale <group>", which replaces the group, each once for a group
 --   base:rules            HASH    group -> the version of the rules that its members are judged by
 --   base:fresh:<token>:<id>, base:fresh-head:<token>:<id>
 --                         STRING  a payload and a head that a rescoring is about to put in place; they expire
@@ -59,7 +66,10 @@
 -- COUNTERS  accepted, status:<status>, unjudged (reward null), solved (all that can be had), reward_sum, tokens, bytes,
 --   groups_complete, groups_read (taken off the stream), groups_leased, groups_redelivered, groups_acked,
 --   groups_restored (their acks were undone), groups_provisional (acked, and not final now; goes up and down),
---   dropped_zero_variance, dropped_stale, requests_complete (requested groups, which groups_complete does not count)
+--   dropped_zero_variance, dropped_stale, requests_complete (requested groups, which groups_complete does not count),
+--   groups_returned (stale groups that are replaced), surplus (members of groups that were complete without them),
+--   lag_sum and lag_groups (policy lag of leased groups), bytes_queued (stored bytes of groups that are not settled;
+--   goes up and down), bytes_largest (of one rollout)
 --
 -- INVARIANTS  An entry belongs to a live lease exactly while now < its score in base:held, and that score is the
 --   lease's expires_ms: so a lease is lost at the very moment its groups become free, and no two leases share one.
@@ -109,12 +119,16 @@ end
 local commands = {}
 local learners = {} -- the functions of checkpoints.lua that leases need
 
--- spec, requested (1 or "") -> 1 new, 0 the same run is there already, -1 another run has this id
-function commands.create_run(spec, requested)
+-- spec, requested (1 or ""), policy or "", max_staleness or "", feedback (1 or 0)
+-- -> 1 new, 0 the same run is there already, -1 another run has this id
+function commands.create_run(spec, requested, policy, max_staleness, feedback)
   local known = redis.call("HGET", key("run"), "spec")
   if known then return known == spec and 0 or -1 end
   redis.call("HSET", key("run"), "spec", spec, "state", "running", "reason", "", "created_ms", now_ms())
   if requested ~= "" then redis.call("HSET", key("run"), "requested", 1) end
+  if policy ~= "" then redis.call("HSET", key("run"), "policy", policy) end
+  if max_staleness ~= "" then redis.call("HSET", key("run"), "max_staleness", max_staleness) end
+  if feedback == "1" then redis.call("HSET", key("run"), "feedback", 1) end
   redis.call("XGROUP", "CREATE", key("stream"), LEARNERS, "0", "MKSTREAM")
   return 1
 end
@@ -131,10 +145,23 @@ function commands.set_state(state, reason)
   return 1
 end
 
+-- The accepted indices of a complete group, in order.
+local function members_of(group, size)
+  local others = redis.call("HGET", key("group:" .. group), "members")
+  if others then return cjson.decode(others) end
+  local found = {}
+  for i = 0, size - 1 do found[#found + 1] = i end
+  return found
+end
+
+local function feed_back(text)
+  if redis.call("HEXISTS", key("run"), "feedback") == 1 then redis.call("RPUSH", key("feedback"), text) end
+end
+
 -- What a learner may filter by (cjson), of a complete group; fresh: rewards by their field, in place of the stored ones.
 local function facts_of(group, size, fresh)
   local names = {}
-  for i = 0, size - 1 do
+  for _, i in ipairs(members_of(group, size)) do
     names[#names + 1] = "reward:" .. i
     names[#names + 1] = "tokens:" .. i
     names[#names + 1] = "version:" .. i
@@ -167,10 +194,28 @@ local function complete(group, size)
     wake()
     return
   end
+  local name, members = key("group:" .. group), {}
+  for _, field in ipairs(redis.call("HKEYS", name)) do
+    local index = string.match(field, "^mark:(%d+)$")
+    if index then members[#members + 1] = tonumber(index) end
+  end
+  table.sort(members)
+  if members[size] ~= size - 1 then redis.call("HSET", name, "members", cjson.encode(members)) end
+  local unjudged = 0
+  for _, i in ipairs(members) do
+    if redis.call("HGET", name, "reward:" .. i) == "null" then unjudged = unjudged + 1 end
+  end
+  feed_back(string.format("complete %s %d %s", group, size - unjudged, redis.call("HGET", name, "solved") or "0"))
   local entry = redis.call("XADD", key("stream"), "*", "group", group, "facts", facts_of(group, size))
   redis.call("HSET", key("group:" .. group), "entry", entry)
   count("groups_complete")
   wake()
+end
+
+local function keep(id, payload, sidecar, head)
+  redis.call("SET", key("payload:" .. id), payload)
+  redis.call("SET", key("sidecar:" .. id), sidecar)
+  redis.call("HSET", key("heads"), id, head)
 end
 
 -- group, version -> the version of the rules that the group's members are judged by: the first that was named for it
@@ -182,24 +227,36 @@ end
 
 -- rollout id, group, index, size, mark, status, reward, rules, solved (1 or 0), tokens, version, payload, sidecar, head
 -- -> 1 this record is the accepted one, 0 another attempt was accepted before, -1 no such run, -2 size disagrees,
---    -3 the run has ended, -4 the group is judged by other rules
+--    -3 the run has ended, -4 the group is judged by other rules, -5 the group is complete without it
+-- An aborted record of a group that is complete without it is kept beside the group, as surplus.
 function commands.publish(id, group, index, size, mark, status, reward, rules, solved, tokens, version, payload, sidecar,
                           head)
   local state = redis.call("HGET", key("run"), "state")
   if not state then return -1 end
   local name = key("group:" .. group)
-  local accepted = redis.call("HGET", name, "mark:" .. index)
+  local accepted = redis.call("HGET", name, "mark:" .. index) or redis.call("HGET", name, "surplus:" .. index)
   if accepted then return accepted == mark and 1 or 0 end
-  if ended(state) then return -3 end
   local known = redis.call("HGET", name, "size")
+  if redis.call("HEXISTS", name, "entry") == 1 and known == size then
+    if status ~= "aborted" then return -5 end
+    redis.call("HSET", name, "surplus:" .. index, mark)
+    keep(id, payload, sidecar, head)
+    count("surplus")
+    redis.call("ZADD", key("order"), counted("accepted") + counted("surplus"), id)
+    count("status:" .. status)
+    return 1
+  end
+  if ended(state) then return -3 end
   if known and known ~= size then return -2 end
   if (redis.call("HGET", key("rules"), group) or rules) ~= rules then return -4 end
   redis.call("HSET", name, "size", size, "mark:" .. index, mark, "reward:" .. index, reward, "by:" .. index, rules,
     "tokens:" .. index, tokens, "version:" .. index, version)
-  redis.call("SET", key("payload:" .. id), payload)
-  redis.call("SET", key("sidecar:" .. id), sidecar)
-  redis.call("HSET", key("heads"), id, head)
-  redis.call("ZADD", key("order"), redis.call("HINCRBY", key("counts"), "accepted", 1), id)
+  keep(id, payload, sidecar, head)
+  redis.call("ZADD", key("order"), redis.call("HINCRBY", key("counts"), "accepted", 1) + counted("surplus"), id)
+  local bytes = #payload + #sidecar + #head
+  redis.call("HINCRBY", name, "bytes", bytes)
+  if not requested() then count("bytes_queued", bytes) end
+  if bytes > counted("bytes_largest") then redis.call("HSET", key("counts"), "bytes_largest", bytes) end
   count("status:" .. status)
   count("tokens", tokens)
   count("bytes", #payload)
@@ -208,6 +265,7 @@ function commands.publish(id, group, index, size, mark, status, reward, rules, s
   else
     redis.call("HINCRBYFLOAT", key("counts"), "reward_sum", reward)
     count("solved", solved)
+    redis.call("HINCRBY", name, "solved", solved)
   end
   if redis.call("HINCRBY", name, "accepted", 1) == tonumber(size) then complete(group, tonumber(size)) end
   return 1
@@ -284,11 +342,20 @@ local function settle(entry, group, how)
   redis.call("ZREM", key("held"), entry)
   redis.call("ZADD", key("settled"), now_ms(), entry)
   redis.call("HSET", key("group:" .. group), "settled", how)
+  count("bytes_queued", 0 - tonumber(redis.call("HGET", key("group:" .. group), "bytes") or "0"))
+end
+
+-- Have a stale group replaced, if its run replaces any and has not ended.
+local function give_back(group)
+  local found = redis.call("HMGET", key("run"), "max_staleness", "state")
+  if not found[1] or ended(found[2]) then return end
+  feed_back("stale " .. group)
+  count("groups_returned")
 end
 
 local function unwanted(facts, filter)
   if filter.zero_variance == "drop" and facts.same then return "dropped_zero_variance" end
-  if filter.max_staleness and facts.version then
+  if filter.max_staleness and filter.policy_version and facts.version then
     if filter.policy_version - tonumber(facts.version) > filter.max_staleness then return "dropped_stale" end
   end
 end
@@ -302,7 +369,7 @@ end
 
 local function described(group, facts_json)
   local found = redis.call("HMGET", key("group:" .. group), "size", "deliveries")
-  return { group, found[1], found[2] or "0", facts_json }
+  return { group, found[1], found[2] or "0", facts_json, members_of(group, tonumber(found[1])) }
 end
 
 -- lease id, consumer, lease ms, most groups, most tokens (0: no bound), filter (cjson), learner or "", history, most
@@ -344,6 +411,7 @@ function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_j
     if reason then
       settle(entry, group, "dropped")
       count(reason)
+      if reason == "dropped_stale" then give_back(group) end
       drops = drops + 1
     else
       if left > 0 and #groups > 0 and tokens > left then break end
@@ -351,6 +419,10 @@ function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_j
       redis.call("ZADD", key("held"), expires, entry)
       if redis.call("HINCRBY", key("group:" .. group), "deliveries", 1) > 1 then count("groups_redelivered") end
       count("groups_leased")
+      if filter.policy_version and facts.version then
+        count("lag_groups")
+        count("lag_sum", math.max(0, filter.policy_version - tonumber(facts.version)))
+      end
       entries[#entries + 1] = { entry, group, facts_json }
       groups[#groups + 1] = described(group, facts_json)
     end
@@ -433,7 +505,11 @@ local function forget_settled(before)
     if left <= 0 then return false end
     local group = redis.call("XRANGE", key("stream"), entry, entry)[1][2][2]
     local size = tonumber(redis.call("HGET", key("group:" .. group), "size"))
-    for i = 0, size - 1 do forget(string.format("%s-%03d", group, i)) end
+    for _, i in ipairs(members_of(group, size)) do forget(string.format("%s-%03d", group, i)) end
+    for _, field in ipairs(redis.call("HKEYS", key("group:" .. group))) do
+      local index = string.match(field, "^surplus:(%d+)$")
+      if index then forget(string.format("%s-%03d", group, index)) end
+    end
     redis.call("XDEL", key("stream"), entry)
     redis.call("ZREM", key("settled"), entry)
     redis.call("HDEL", key("rules"), group)
@@ -451,7 +527,8 @@ local function forget_run()
     redis.call("ZREM", key("order"), rollout)
   end
   if #rollouts == MOST_FORGOTTEN then return false end
-  for _, name in ipairs({ "run", "counts", "heads", "order", "stream", "held", "settled", "rules", "wake" }) do
+  for _, name in ipairs({ "run", "counts", "heads", "order", "stream", "held", "settled", "rules", "wake",
+    "feedback" }) do
     redis.call("UNLINK", key(name))
   end
   learners.forget()
@@ -465,7 +542,7 @@ function commands.delete()
   if not state then return "unknown" end
   if not ended(state) then return "running" end
   if redis.call("ZCOUNT", key("held"), "(" .. now_ms(), "+inf") > 0 then return "leased" end
-  for _, name in ipairs({ "run", "counts", "heads", "stream", "held", "settled", "rules" }) do
+  for _, name in ipairs({ "run", "counts", "heads", "stream", "held", "settled", "rules", "feedback" }) do
     redis.call("UNLINK", key(name))
   end
   learners.forget()

@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ import msgspec
 import pytest
 
 from farm.client import FarmClient, Unreadable
+from farm.core.group_options import GroupOptions, SamplerKind
 from farm.core.harness import DEFAULT_QUERY, Harness, SummarySettings
+from farm.core.policy_document import PolicyDocument
 from farm.core.run import PolicySpec, TaskRef
+from farm.scheduler.runs.samplers import SolveRateSampler
 from farm.schemas.media_types import FRAMED_TYPE, MSGPACK_TYPE
 from farm.schemas.msgpack_encoding import pack, unpack
 from farm.schemas.problems import PREFIX
@@ -364,12 +367,50 @@ async def test_lease_without_group_in_time_is_204(place: Place) -> None:
     assert (answer.status_code, answer.content) == (204, b"")
 
 
-@pytest.mark.parametrize("wish", [{"max_staleness": 2}])
-async def test_unavailable_run_option_is_refused(place: Place, wish: dict[str, Any]) -> None:
-    answer = await place.post("/v1/runs", {"taskset": "demo", "policy": "nop", "group_size": 1, **wish})
-    assert problem(answer) == (422, "not-available")
-    assert f"{next(iter(wish))}: is not available yet" in answer.json()["detail"]
-    assert await place.store.list_runs() == ()
+async def test_run_shows_its_group_options(place: Place) -> None:
+    await place.store.policies.put(PolicyDocument("main", 6, ("http://127.0.0.1:1/v1",)))
+    wish = {"max_staleness": 2, "batch_groups": 4, "queue_groups": 9, "redundant": 1, "endless": True}
+    body = {"taskset": "demo", "policy": "main", "group_size": 1, "sampler": "uniform", **wish}
+    run = (await place.post("/v1/runs", body)).json()
+    assert (run["groups"], run["summary"]["expected"]) == (0, 0)
+    assert run["options"] == {
+        "max_staleness": 2,
+        "batch_groups": 4,
+        "first_version": 6,
+        "queue_groups": 9,
+        "queue_bytes": None,
+        "incomplete": "deliver",
+        "redundant": 1,
+        "sampler": "uniform",
+        "pass_rate": [0.0, 1.0],
+    }
+
+
+async def test_run_lists_retired_and_postponed_tasks(place: Place) -> None:
+    spec = run_spec(groups=0, group_size=8, options=GroupOptions(sampler=SamplerKind.SOLVE_RATE))
+    tasks = tuple(replace(spec.tasks[0], id=name) for name in ("one", "two"))
+    await place.store.put_run(replace(spec, tasks=tasks))
+    sampler = SolveRateSampler(2, spec.seed, (0.0, 1.0))
+    for group in range(2):
+        for index in range(8):
+            reward = float(sampler.task(group) == 0)
+            await place.store.publish(make_rollout(group=group, index=index, size=8, reward=reward))
+    assert (await place.http.get("/v1/runs/run-a")).json()["rates"] == [
+        {"task": "one", "standing": "retired", "judged": 8, "solved": 8, "again_in": None},
+        {"task": "two", "standing": "postponed", "judged": 8, "solved": 0, "again_in": 1},
+    ]
+
+
+async def test_lease_counts_policy_lag(place: Place) -> None:
+    await place.store.policies.put(PolicyDocument("main", 6, ("http://127.0.0.1:1/v1",)))
+    await place.store.put_run(run_spec(groups=1, policy="main"))
+    for index in range(2):
+        await place.store.publish(make_rollout(index=index, reward=float(index), tokens=40, version=4))
+    await place.post("/v1/lease", {"consumer": "c", "run_id": "run-a"})
+    assert (await place.http.get("/v1/runs/run-a")).json()["summary"]["policy_lag_mean"] == 2.0
+    text = (await place.http.get("/metrics")).text
+    assert "farm_policy_lag_sum 2.0" in text
+    assert 'farm_policy_lag_bucket{le="1.0"} 0.0' in text
 
 
 async def test_unavailable_refill_is_refused_and_leases_nothing(place: Place) -> None:

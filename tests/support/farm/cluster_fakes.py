@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
 from farm.node.image_cache import ImageCache
 from farm.node.resources import NodeConfig, NodeResources
@@ -37,20 +38,26 @@ async def submit(
     max_attempts: int = 3,
     tools: tuple[str, ...] = (),
     rewards: str = "",
+    policy_name: str = "",
+    options: GroupOptions = DEFAULT_GROUP_OPTIONS,
 ) -> RunSpec:
-    """Put a run and its task into the store, as the gateway does before it tells the scheduler."""
+    """Put a run and its task into the store, as the gateway does before it tells the scheduler.
+
+    ``policy_name`` names a policy whose versions are announced; ``policy`` plays in its place.
+    """
     bundle = task()
     assert make_policy(PolicySpec(policy), bundle, seed=0, routes=PolicyRoutes(EndpointPool()))
     spec = RunSpec(
         run_id,
         (task_ref(bundle),),
-        PolicySpec(policy),
+        PolicySpec(policy, policy=policy_name),
         group_size,
         groups,
         EpisodeLimits(),
         max_attempts=max_attempts,
         tools=tools,
         rewards=rewards,
+        options=options,
     )
     await store.put_bundle(bundle.task.digest, pack(bundle))
     await store.put_run(spec)

@@ -1,9 +1,11 @@
 """Short ways to say runs, beats and reports in the scheduler's tests."""
 
+from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.core.rollout import Failure, Origin, Status, StopReason
 from farm.core.run import EpisodeAssignment, EpisodeLimits, EpisodeReport, PolicySpec, RunSpec, TaskRef
 from farm.scheduler.messages import EpisodeEnded, Heartbeat, Load, PressureStall
 
+NOP = PolicySpec("nop")
 INFRA = Failure(Origin.INFRA, "SandboxGone", "the sandbox is gone", retryable=True)
 
 
@@ -19,16 +21,19 @@ def run_spec(
     tasks: tuple[TaskRef, ...] | None = None,
     concurrency: int | None = None,
     max_attempts: int = 3,
+    policy: PolicySpec = NOP,
+    options: GroupOptions = DEFAULT_GROUP_OPTIONS,
 ) -> RunSpec:
     return RunSpec(
         run_id,
         tasks or (task(),),
-        PolicySpec("nop"),
+        policy,
         group_size,
         groups,
         EpisodeLimits(),
         concurrency=concurrency,
         max_attempts=max_attempts,
+        options=options,
     )
 
 

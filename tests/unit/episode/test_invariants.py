@@ -70,7 +70,7 @@ def test_valid_record_passes() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"group_index": 2}, "group_index 2"),
+        ({"group_index": 2 * ROLLOUT.group_size}, "outside a group"),
         ({"reward": float("nan")}, "finite"),
         ({"status": Status.FAILED, "error": FAILURE}, "failed rollout carries the reward"),
         ({"status": Status.FAILED, "reward": None}, "does not agree"),

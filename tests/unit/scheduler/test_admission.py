@@ -7,8 +7,8 @@ import pytest
 
 from farm.scheduler.admission import Admission, AdmissionSettings, judge
 from farm.scheduler.messages import Heartbeat, Load, PressureStall, RunSubmitted
+from tests.support.farm.scheduler_driver import Driver, starts
 from tests.support.farm.scheduler_values import beat, run_spec, task
-from tests.unit.scheduler.test_state_machine import Driver, starts
 
 SETTINGS = AdmissionSettings()
 CALM = Load(cpu=1.0, memory=0.5, disk=0.5)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from farm.core.agent import Agent
 from farm.scheduler.messages import Command, Load, PrewarmSandboxes, RunCancelled, RunPaused, RunSubmitted
 from farm.scheduler.nodes import SchedulerSettings
+from tests.support.farm.scheduler_driver import Driver, starts
 from tests.support.farm.scheduler_values import beat, run_spec, solved, task
-from tests.unit.scheduler.test_state_machine import Driver, starts
 
 ALL = frozenset({"image-t", "image-u", "image-v"})
 

@@ -2,22 +2,28 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from farm.core.run import EpisodeAssignment, RunSpec, TaskRef
+from farm.core.group_options import GroupOptions, Incomplete, SamplerKind
+from farm.core.run import RETURNED, EpisodeAssignment, RunSpec, TaskRef
 from farm.scheduler.messages import (
     Command,
     DrainNode,
     EpisodeEnded,
     Event,
+    GroupFeedback,
+    LearnerProgress,
+    LearnerProgressed,
     NodeDrained,
     NodeLeft,
     NodeLost,
     PrewarmSandboxes,
     PublishFailure,
+    RecordSurplus,
     RunCancelled,
     RunFinished,
     RunPaused,
@@ -37,6 +43,15 @@ from tests.support.farm.scheduler_values import beat, failed, run_spec, solved, 
 SETTINGS = SchedulerSettings(warm=2)
 NODES = ("a", "b", "c")
 TASKS = (task("t"), task("u", memory_mib=300), task("v"))
+OPTIONS = st.builds(
+    GroupOptions,
+    max_staleness=st.none() | st.integers(0, 2),
+    batch_groups=st.integers(1, 2),
+    queue_groups=st.none() | st.integers(1, 3),
+    incomplete=st.sampled_from(Incomplete),
+    redundant=st.integers(0, 2),
+    sampler=st.sampled_from([SamplerKind.IN_ORDER, SamplerKind.UNIFORM]),
+)
 
 
 class PretendedNode:
@@ -75,6 +90,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.spared: set[tuple[str, int]] = set()
         self.requested: dict[str, int] = {}
         self.placed: dict[str, str] = {}
+        self.learners: dict[str, LearnerProgress] = {}
+        self.stale: dict[str, list[int]] = {}
+        self.most_held: dict[str, int] = {}
 
     def tell(self, event: Event) -> list[Command]:
         room = self._room()
@@ -97,16 +115,44 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.nodes[node_id].mail.append(command)
                 case PublishFailure():
                     self.failures.append(command)
+                case RecordSurplus(order):
+                    assert order.rollout_id not in self.store[order.run_id]
+                    assert self._members(order.run_id, order.group_id) == order.group_size
                 case RunFinished(run_id):
-                    spec = self.specs[run_id]
-                    assert run_id not in self.finished | self.cancelled
-                    assert len(self.store[run_id]) == spec.groups * spec.group_size
+                    self._check_finish(run_id)
                     self.finished.add(run_id)
                 case SandboxPlaced(sandbox_id, node_id):
                     assert sandbox_id in self.requested
                     self.placed[sandbox_id] = node_id
         self._check_slots(commands, room, event)
         return commands
+
+    def _members(self, run_id: str, group: str) -> int:
+        return sum(rollout.startswith(f"{group}-") for rollout in self.store[run_id])
+
+    def _groups(self, run_id: str) -> set[str]:
+        return {rollout.rpartition("-")[0] for rollout in self.store[run_id]}
+
+    def _check_finish(self, run_id: str) -> None:
+        spec, learner = self.specs[run_id], self.learners[run_id]
+        assert run_id not in self.finished | self.cancelled
+        groups = self._groups(run_id)
+        assert len(groups) == spec.groups + len(self.stale[run_id])
+        assert all(self._members(run_id, group) == spec.group_size for group in groups)
+        if spec.options.max_staleness is not None:
+            assert learner.acked + learner.dropped == len(groups), "a group may still be dropped and replaced"
+
+    def _check_pace(self, order: EpisodeAssignment) -> None:
+        """Check that a group that begins is within the bounds, by what the store and the nodes hold."""
+        spec, learner = self.specs[order.run_id], self.learners[order.run_id]
+        options, open_groups = spec.options, len(self.scheduler.runs[order.run_id].opened)
+        assert self._members(order.run_id, order.group_id) < spec.group_size, "the group is complete"
+        held = open_groups - learner.acked - learner.dropped
+        if options.queue_groups is not None:
+            assert held <= max(options.queue_groups, self.most_held[order.run_id])
+        if options.max_staleness is not None:
+            budget = (options.max_staleness + (learner.policy_version or 0) + 1) * options.batch_groups
+            assert open_groups - learner.dropped <= budget
 
     def _room(self) -> dict[str, int]:
         return {node.id: node.slots - node.taken for node in self.scheduler.fleet}
@@ -122,7 +168,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert run_id not in self.cancelled | self.finished | self.paused
         assert order.rollout_id not in self.store[run_id], "an accepted place was ordered"
         spec = self.specs[run_id]
+        self._check_pace(order)
         spared = sum(1 for rollout, attempt in self.spared if rollout == order.rollout_id and attempt < order.attempt)
+        if spec.options.incomplete is Incomplete.REFILL:
+            assert not (order.final and order.refill)
+            return
         assert order.final == (order.attempt - spared >= spec.max_attempts), "each attempt has failed or was spared"
 
     def _running(self) -> list[RunningEpisode]:
@@ -136,18 +186,38 @@ class SchedulerMachine(RuleBasedStateMachine):
         size=st.integers(1, 3),
         cap=st.none() | st.integers(1, 3),
         attempts=st.integers(1, 3),
+        options=OPTIONS,
         done=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=3),
     )
-    def submit(self, groups: int, size: int, cap: int | None, attempts: int, done: set[tuple[int, int]]) -> None:
+    def submit(
+        self,
+        groups: int,
+        size: int,
+        cap: int | None,
+        attempts: int,
+        options: GroupOptions,
+        done: set[tuple[int, int]],
+    ) -> None:
         run_id = f"r{len(self.specs)}"
-        spec = run_spec(run_id, groups=groups, group_size=size, tasks=TASKS, concurrency=cap, max_attempts=attempts)
+        spec = run_spec(
+            run_id,
+            groups=groups,
+            group_size=size,
+            tasks=TASKS,
+            concurrency=cap,
+            max_attempts=attempts,
+            options=replace(options, redundant=min(options.redundant, size)),
+        )
         self.specs[run_id] = spec
+        self.learners[run_id] = LearnerProgress(policy_version=0)
+        self.stale[run_id] = []
         accepted: dict[str, set[int]] = {}
         for ordinal, index in done:
             if ordinal < groups and index < size:
                 accepted.setdefault(f"{run_id}-g{ordinal:06d}", set()).add(index)
         self.store[run_id] = {f"{group}-{index:03d}" for group, indices in accepted.items() for index in indices}
-        self.tell(RunSubmitted(spec, accepted))
+        self.most_held[run_id] = len(accepted)
+        self.tell(RunSubmitted(spec, accepted, learner=self.learners[run_id]))
 
     @precondition(lambda self: self.specs)
     @rule(data=st.data(), action=st.sampled_from(["pause", "resume", "cancel", "again"]))
@@ -168,6 +238,33 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.tell(RunSubmitted(self.specs[run_id]))
 
     # What learners do
+
+    @precondition(lambda self: self.specs)
+    @rule(data=st.data(), how=st.sampled_from(["ack", "drop", "stale", "announce"]), silent=st.booleans())
+    def learn(self, data: st.DataObject, how: str, silent: bool) -> None:
+        """Settle a complete group, or announce a version. If ``silent``, the scheduler reads it later."""
+        run_id = data.draw(st.sampled_from(sorted(self.specs)))
+        if run_id in self.finished | self.cancelled:
+            return
+        spec, learner = self.specs[run_id], self.learners[run_id]
+        whole = [group for group in self._groups(run_id) if self._members(run_id, group) == spec.group_size]
+        stale: tuple[int, ...] = ()
+        if how == "announce":
+            learner = replace(learner, policy_version=(learner.policy_version or 0) + 1)
+        elif len(whole) <= learner.acked + learner.dropped:
+            return
+        elif how == "ack":
+            learner = replace(learner, acked=learner.acked + 1)
+        else:
+            learner = replace(learner, dropped=learner.dropped + 1)
+            left = sorted({int(group.rpartition("-g")[2]) for group in whole} - set(self.stale[run_id]))
+            ordinals = [ordinal for ordinal in left if ordinal < RETURNED]
+            if how == "stale" and spec.options.max_staleness is not None and ordinals:
+                stale = (ordinals[0],)
+                self.stale[run_id] += stale
+        self.learners[run_id] = learner
+        if stale or not silent:
+            self.tell(LearnerProgressed(run_id, learner, GroupFeedback(stale=stale)))
 
     @rule(task=st.sampled_from(TASKS), name=st.none() | st.sampled_from(NODES))
     def request_sandbox(self, task: TaskRef, name: str | None) -> None:
@@ -243,8 +340,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             self._report(report)
 
     def _report(self, event: EpisodeEnded) -> None:
-        if event.report.published and event.report.run_id in self.store:
-            self.store[event.report.run_id].add(event.report.rollout_id)
+        report = event.report
+        spec = self.specs.get(report.run_id)
+        if report.published and spec and self._members(report.run_id, report.group_id) < spec.group_size:
+            self.store[report.run_id].add(report.rollout_id)
         self.tell(event)
 
     @rule(data=st.data(), name=st.sampled_from(NODES))
@@ -314,7 +413,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             for rollout in self.store[run_id]:
                 group, _, index = rollout.rpartition("-")
                 accepted.setdefault(group, []).append(int(index))
-            self.tell(RunSubmitted(spec, accepted, paused=run_id in self.paused))
+            self.most_held[run_id] = len(accepted)
+            paused = run_id in self.paused
+            told = GroupFeedback(stale=tuple(self.stale[run_id]))
+            self.tell(RunSubmitted(spec, accepted, paused, self.learners[run_id], told))
 
     def teardown(self) -> None:
         """Check that all runs end if no further faults occur."""
@@ -323,7 +425,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for run_id in sorted(self.paused - self.finished - self.cancelled):
             self.steer_resume(run_id)
         rng = random.Random(0)
-        for _ in range(400):
+        for _ in range(600):
             if not self.scheduler.runs:
                 break
             self.now += 1.0
@@ -338,7 +440,17 @@ class SchedulerMachine(RuleBasedStateMachine):
                 for rollout in [rollout for rollout in node.running if rng.random() < 0.5]:
                     self._report(solved(name, node.running.pop(rollout)))
                 self.send_beat(name, None)
+            for run_id in sorted(self.scheduler.runs):
+                self.train(run_id)
         assert self.specs.keys() == self.finished | self.cancelled
+
+    def train(self, run_id: str) -> None:
+        """Ack each complete group of a run, and announce a version."""
+        spec, learner = self.specs[run_id], self.learners[run_id]
+        whole = sum(self._members(run_id, group) == spec.group_size for group in self._groups(run_id))
+        version = (learner.policy_version or 0) + 1
+        self.learners[run_id] = replace(learner, acked=whole - learner.dropped, policy_version=version)
+        self.tell(LearnerProgressed(run_id, self.learners[run_id]))
 
     def steer_resume(self, run_id: str) -> None:
         self.paused.discard(run_id)

@@ -7,8 +7,6 @@ import pytest
 from farm.core.rollout import Failure, Origin
 from farm.core.run import parse_rollout_id
 from farm.scheduler.messages import (
-    Command,
-    Event,
     Load,
     NodeLeft,
     NodeLost,
@@ -18,34 +16,12 @@ from farm.scheduler.messages import (
     RunPaused,
     RunResumed,
     RunSubmitted,
-    StartEpisode,
     StopEpisode,
     Tick,
 )
 from farm.scheduler.nodes import SchedulerSettings
-from farm.scheduler.state_machine import Scheduler
+from tests.support.farm.scheduler_driver import Driver, starts
 from tests.support.farm.scheduler_values import beat, failed, run_spec, solved, stopped, task
-
-
-def starts(commands: list[Command]) -> list[StartEpisode]:
-    return [command for command in commands if isinstance(command, StartEpisode)]
-
-
-class Driver:
-    """A scheduler whose invariants are checked after each event."""
-
-    def __init__(self, *, hold_until: float = 0.0, settings: SchedulerSettings | None = None) -> None:
-        self.scheduler = Scheduler(settings, hold_until=hold_until)
-        self.now = 0.0
-
-    def tell(self, event: Event, *, after_s: float = 0.0) -> list[Command]:
-        self.now += after_s
-        commands = self.scheduler.handle(event, self.now)
-        self.scheduler.validate(self.now)
-        return commands
-
-    def why(self, run_id: str = "r") -> str:
-        return self.scheduler.why_waiting(run_id, self.now)
 
 
 def test_requested_groups_share_slots_like_one_run() -> None:

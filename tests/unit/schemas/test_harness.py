@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from farm.core.harness import DEFAULT_HARNESS, DEFAULT_QUERY, Harness, SummarySettings, Thinking
 from farm.core.rollout import Split
 from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
-from farm.scheduler.run_progress import RunProgress
+from farm.scheduler.messages import RunSubmitted
+from farm.scheduler.runs.run_progress import RunProgress
 from farm.schemas.harness import BadHarness, harness_digest, harness_settings, parse_harness
 from farm.schemas.requests import CreateRun
 from farm.schemas.run_encoding import dump_run_spec, load_run_spec
@@ -134,7 +135,7 @@ def test_stored_run_without_harness_is_read() -> None:
 
 def test_assignment_has_harness_of_run() -> None:
     spec = replace(run_spec(), harness=WHOLE, tools=("bash",))
-    assignment = RunProgress(spec, {}, paused=False).assignment(0, 1)
+    assignment = RunProgress(RunSubmitted(spec)).assignment(0, 1)
     assert assignment.harness == WHOLE
     assert harness_digest(assignment) == harness_digest(spec)
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from farm.core.group_options import DEFAULT_GROUP_OPTIONS, Incomplete
 from farm.schemas.request_body import RequestBody
 from farm.schemas.requests import NOT_AVAILABLE, CreateRun, EmptyBody, LeaseBody
 from farm.schemas.validation_messages import complaints
@@ -92,19 +93,44 @@ def test_error_names_field_and_accepted_values(model: type[RequestBody], given: 
     assert found.message.startswith(message)
 
 
-@pytest.mark.parametrize(
-    ("model", "given", "field"),
-    [
-        (CreateRun, RUN | {"max_staleness": 1}, "max_staleness"),
-        (LeaseBody, LEASE | {"incomplete": "refill"}, "incomplete"),
-    ],
-)
-def test_planned_fields_are_refused_as_not_available(model: type[RequestBody], given: Any, field: str) -> None:
-    errors = refused(model, given)
+def test_refill_of_lease_is_refused_as_not_available() -> None:
+    errors = refused(LeaseBody, LEASE | {"incomplete": "refill"})
     (found,) = complaints(errors)
     assert [error["type"] for error in errors] == [NOT_AVAILABLE]
-    assert found.field == field
-    assert "not available yet; " in found.message
+    assert (found.field, "is an option of the run" in found.message) == ("incomplete", True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"groups": 2, "epochs": 2}, "groups, epochs and endless contradict each other"),
+        ({"epochs": 2, "endless": True}, "groups, epochs and endless contradict each other"),
+        ({"max_staleness": 1}, "max_staleness and batch_groups, the groups of one training step, go together"),
+        ({"batch_groups": 1}, "max_staleness and batch_groups, the groups of one training step, go together"),
+        ({"max_staleness": 1, "batch_groups": 1}, "max_staleness needs the name of a policy"),
+        ({"pass_rate": [0.1, 0.9]}, "pass_rate belongs to the sampler solve_rate"),
+        ({"sampler": "solve_rate", "pass_rate": [0.9, 0.1]}, "pass_rate should be a lower and a higher rate"),
+        ({"redundant": 3, "group_size": 2}, "redundant should be at most group_size"),
+        ({"queue_groups": 0}, "should be greater than or equal to 1"),
+        ({"queue_bytes": -1}, "should be greater than or equal to 1"),
+        ({"sampler": "random"}, "should be 'in_order', 'uniform' or 'solve_rate'"),
+        ({"incomplete": "drop"}, "should be 'deliver' or 'refill'"),
+    ],
+)
+def test_group_options_that_contradict_are_refused(given: Any, words: str) -> None:
+    (found,) = complaints(refused(CreateRun, RUN | given))
+    assert words in found.message
+
+
+def test_group_options_reach_the_run() -> None:
+    given = {"policy": "main", "max_staleness": 4, "batch_groups": 8, "epochs": 3, "incomplete": "refill"}
+    body = CreateRun.model_validate(RUN | given)
+    assert body.number_of_groups(5) == 15
+    options = body.group_options(first_version=7)
+    assert (options.max_staleness, options.batch_groups, options.first_version) == (4, 8, 7)
+    assert options.incomplete is Incomplete.REFILL
+    assert CreateRun.model_validate(RUN | {"endless": True}).number_of_groups(5) == 0
+    assert CreateRun.model_validate(RUN).group_options(0) == DEFAULT_GROUP_OPTIONS
 
 
 def test_planned_field_may_be_null() -> None:

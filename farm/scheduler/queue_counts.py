@@ -1,0 +1,38 @@
+"""Counters of all runs together, for the metrics."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+
+class CountStore(Protocol):
+    async def live_runs(self) -> Mapping[str, object]: ...
+
+    async def run_ids(self) -> list[str]: ...
+
+    async def counts(self, run_ids: Collection[str]) -> Mapping[str, Mapping[str, float]]: ...
+
+
+class QueueCounts:
+    """The sums of the counters of all runs since the service started. Counters of drained runs are summed once."""
+
+    def __init__(self, store: CountStore) -> None:
+        self._store = store
+        self._past: Counter[str] = Counter()
+        self._counted: set[str] | None = None
+        self._counting = asyncio.Lock()
+
+    async def read(self) -> Mapping[str, float]:
+        """Return the sums by the counters' names in the store. Raises StoreUnavailable."""
+        async with self._counting:
+            live = set(await self._store.live_runs())
+            counted = set(await self._store.run_ids()) if self._counted is None else self._counted
+            counts = await self._store.counts(counted | live)
+            for run_id in counted - live:
+                self._past.update(counts[run_id])
+            self._counted = live
+            queue = self._past.copy()
+            for run_id in live:
+                queue.update(counts[run_id])
+            return queue

@@ -1,0 +1,169 @@
+"""The figures of a run's learner in the store: dropped groups, outcomes, bytes and policy lag."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from farm.core.group_options import GroupOptions, SamplerKind
+from farm.core.policy_document import PolicyDocument
+from farm.core.rollout import InvalidRollout, Status
+from farm.store import GroupNews, LeaseFilter, RunState, Store, StreamState
+from tests.support.redis_server import running_store
+from tests.support.rollouts import make_rollout, run_spec
+
+pytestmark = pytest.mark.redis
+
+LONG_S = 60.0
+STALE = GroupOptions(max_staleness=1, batch_groups=1)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with running_store(tmp_path) as opened:
+        yield opened
+
+
+async def announce(store: Store, version: int) -> None:
+    await store.policies.put(PolicyDocument("main", version, ("http://127.0.0.1:1/v1",)))
+
+
+async def publish(store: Store, group: int, rewards: tuple[float | None, ...], *, version: int | None = None) -> None:
+    for index, reward in enumerate(rewards):
+        await store.publish(
+            make_rollout(group=group, index=index, size=len(rewards), reward=reward, tokens=40, version=version)
+        )
+
+
+async def counts(store: Store) -> dict[str, float]:
+    run = await store.get_run("run-a")
+    assert run is not None
+    return dict(run.counts)
+
+
+async def test_lease_drops_groups_beyond_staleness_of_run(store: Store) -> None:
+    await announce(store, 5)
+    await store.put_run(run_spec(groups=3, policy="main", options=STALE))
+    for group, version in enumerate((3, 4, 5)):
+        await publish(store, group, (0.0, 1.0), version=version)
+    lease = await store.lease("one", "run-a", max_groups=9, lease_s=LONG_S)
+    assert [group.group_id for group in lease.groups] == ["run-a-g000001", "run-a-g000002"]
+    assert lease.policy_version == 5
+    found = await counts(store)
+    assert (found["dropped_stale"], found["groups_returned"]) == (1, 1)
+    assert (found["lag_groups"], found["lag_sum"]) == (2, 1)
+
+
+async def test_stale_group_is_news_once(store: Store) -> None:
+    await announce(store, 9)
+    await store.put_run(run_spec(groups=2, policy="main", options=STALE))
+    await publish(store, 0, (0.0, 1.0), version=3)
+    for _ in range(3):
+        assert (await store.lease("one", "run-a", lease_s=LONG_S)).groups == ()
+    outcome = GroupNews(0, is_stale=False, judged=2, solved=1)
+    assert await store.pacing.news("run-a") == (outcome, GroupNews(0, is_stale=True))
+    assert (await store.pacing.figures("run-a", "main", 1)).news == (GroupNews(0, is_stale=True),)
+
+
+async def test_own_version_of_lease_replaces_announced_one(store: Store) -> None:
+    await announce(store, 9)
+    await store.put_run(run_spec(groups=1, policy="main", options=STALE))
+    await publish(store, 0, (0.0, 1.0), version=3)
+    lease = await store.lease("one", "run-a", lease_s=LONG_S, wanted=LeaseFilter(policy_version=4))
+    assert [group.group_id for group in lease.groups] == ["run-a-g000000"]
+
+
+async def test_stricter_of_two_staleness_bounds_counts(store: Store) -> None:
+    await announce(store, 4)
+    await store.put_run(run_spec(groups=2, policy="main", options=STALE))
+    await publish(store, 0, (0.0, 1.0), version=3)
+    await publish(store, 1, (0.0, 1.0), version=4)
+    lease = await store.lease("one", "run-a", max_groups=9, lease_s=LONG_S, wanted=LeaseFilter(max_staleness=0))
+    assert [group.group_id for group in lease.groups] == ["run-a-g000001"]
+
+
+async def test_run_without_bound_drops_and_replaces_nothing(store: Store) -> None:
+    await announce(store, 9)
+    await store.put_run(run_spec(groups=2, policy="main"))
+    await publish(store, 0, (0.0, 1.0), version=3)
+    await publish(store, 1, (0.0, 1.0), version=3)
+    assert len((await store.lease("one", "run-a", lease_s=LONG_S)).groups) == 1
+    wanted = LeaseFilter(policy_version=9, max_staleness=1)
+    assert (await store.lease("one", "run-a", lease_s=LONG_S, wanted=wanted)).groups == ()
+    assert (await counts(store))["dropped_stale"] == 1
+    assert "groups_returned" not in await counts(store)
+    assert await store.pacing.news("run-a") == ()
+
+
+async def test_queued_bytes_fall_with_acks_and_drops(store: Store) -> None:
+    await store.put_run(run_spec(groups=3, options=GroupOptions(queue_bytes=10)))
+    for group, rewards in enumerate(((0.0, 1.0), (1.0, 1.0), (0.0, 1.0))):
+        await publish(store, group, rewards)
+    found = await counts(store)
+    assert found["bytes_queued"] > found["bytes"] > 0
+    assert found["bytes_queued"] / 6 <= found["bytes_largest"] <= found["bytes_queued"]
+    lease = await store.lease("one", "run-a", lease_s=LONG_S, wanted=LeaseFilter(zero_variance="drop"))
+    await store.nack(lease.lease_id)
+    assert (await counts(store))["bytes_queued"] == found["bytes_queued"], "a lease that is nacked frees nothing"
+    lease = await store.lease("one", "run-a", max_groups=9, lease_s=LONG_S, wanted=LeaseFilter(zero_variance="drop"))
+    assert [group.group_id for group in lease.groups] == ["run-a-g000000", "run-a-g000002"]
+    assert 0 < (await counts(store))["bytes_queued"] < found["bytes_queued"]
+    await store.ack(lease.lease_id)
+    await store.ack(lease.lease_id)
+    assert (await counts(store))["bytes_queued"] == 0
+
+
+async def test_outcome_of_group_counts_judged_and_solved(store: Store) -> None:
+    await store.put_run(run_spec(groups=2, group_size=3, options=GroupOptions(sampler=SamplerKind.SOLVE_RATE)))
+    await publish(store, 1, (1.0, None, 0.0))
+    await publish(store, 0, (1.0, 1.0, 1.0))
+    assert await store.pacing.news("run-a") == (
+        GroupNews(1, is_stale=False, judged=2, solved=1),
+        GroupNews(0, is_stale=False, judged=3, solved=3),
+    )
+
+
+async def test_late_member_of_complete_group_is_surplus(store: Store) -> None:
+    await store.put_run(run_spec(groups=1, options=GroupOptions(redundant=2)))
+    assert await store.publish(make_rollout(index=3, reward=0.0, tokens=20))
+    assert await store.publish(make_rollout(index=1, reward=1.0, tokens=20))
+    late = make_rollout(index=0, reward=1.0, tokens=20)
+    assert not await store.publish(late)
+    await store.set_run_state("run-a", RunState.FINISHED)
+    assert not await store.publish(late), "a repeated publication changes nothing"
+    assert not await store.publish(make_rollout(index=2, reward=1.0))
+    found = await counts(store)
+    assert (found["accepted"], found["surplus"], found["status:aborted"]) == (2, 2, 2)
+    lease = await store.lease("one", "run-a", lease_s=LONG_S)
+    assert lease.groups[0].rollout_ids == ("run-a-g000000-001", "run-a-g000000-003")
+    assert (lease.groups[0].size, lease.groups[0].unjudged, lease.groups[0].tokens) == (2, 0, 40)
+    page = await store.list_rollouts("run-a")
+    statuses = {head.rollout_id[-3:]: head.status for head in page.rollouts}
+    assert statuses == {
+        "000": Status.ABORTED,
+        "001": Status.COMPLETED,
+        "002": Status.ABORTED,
+        "003": Status.COMPLETED,
+    }
+    aborted = await store.rollout("run-a-g000000-000")
+    assert aborted is not None
+    assert (aborted.reward, aborted.error, aborted.segments) == (None, None, ())
+    assert await store.ack(lease.lease_id) is StreamState.DRAINED
+
+
+async def test_retention_deletes_surplus_with_its_group(store: Store) -> None:
+    await store.put_run(run_spec(groups=2, group_size=1, options=GroupOptions(redundant=1)))
+    for index in (1, 0):
+        await store.publish(make_rollout(index=index, size=1))
+    lease = await store.lease("one", "run-a", lease_s=LONG_S)
+    await store.ack(lease.lease_id)
+    await store.expire(0.001)
+    while (await store.list_rollouts("run-a")).rollouts:
+        await store.expire(0.001)
+    assert await store.payloads(["run-a-g000000-000", "run-a-g000000-001"]) == [None, None]
+
+
+async def test_member_far_outside_its_group_is_refused(store: Store) -> None:
+    await store.put_run(run_spec(groups=1, options=GroupOptions(redundant=2)))
+    with pytest.raises(InvalidRollout, match="outside a group of 2"):
+        await store.publish(make_rollout(index=4))
