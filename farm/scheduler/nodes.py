@@ -298,6 +298,12 @@ class NodeRegistry:
             self.refresh(node, now)
         return episode
 
+    def held_s(self, node_id: str, key: tuple[str, int], now: float) -> float | None:
+        """Return the seconds since an episode was assigned, or None if another scheduler assigned it."""
+        node = self._nodes.get(node_id)
+        episode = node.held.get(key) if node else None
+        return now - episode.ordered_at if episode and not episode.adopted else None
+
     def record_outcome(self, node_id: str, *, infra_failure: bool, now: float) -> None:
         """Count infrastructure failures in a row, and quarantine a node that only fails."""
         node = self._nodes.get(node_id)

@@ -1,9 +1,14 @@
 """Counters of all runs together, for the metrics."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Protocol
+
+from farm.store import StoreUnavailable
+
+_log = logging.getLogger(__name__)
 
 
 class CountStore(Protocol):
@@ -22,6 +27,14 @@ class QueueCounts:
         self._past: Counter[str] = Counter()
         self._counted: set[str] | None = None
         self._counting = asyncio.Lock()
+
+    async def read_or_none(self) -> Mapping[str, float] | None:
+        """Return the sums, or None if the store gives no answer."""
+        try:
+            return await self.read()
+        except StoreUnavailable as error:
+            _log.warning("the metrics lack the counters of the queue: %s", error)
+            return None
 
     async def read(self) -> Mapping[str, float]:
         """Return the sums by the counters' names in the store. Raises StoreUnavailable."""

@@ -149,7 +149,9 @@ class SchedulerService:
         outgoing: defaultdict[str, list[NodeCommand]] = defaultdict(list)
         for event in events:
             if isinstance(event, EpisodeEnded):
-                self._metrics.observe(event.report, self._scheduler.held_s(event, time.monotonic()))
+                key = (event.report.rollout_id, event.report.attempt)
+                held_s = self._scheduler.fleet.held_s(event.node_id, key, time.monotonic())
+                self._metrics.observe(event.report, held_s)
             now = time.monotonic()
             self._fleet_log.before(event, self._scheduler, now)
             began = time.perf_counter()
@@ -392,10 +394,6 @@ class SchedulerService:
         )
 
     async def metrics(self) -> bytes:
-        queue: Mapping[str, float] = {}
-        try:
-            queue = await self._counts.read()
-        except StoreUnavailable as error:
-            _log.warning("the metrics lack the counters of the queue: %s", error)
-        self._metrics.snapshot = FarmSnapshot(self.status(), queue, self._scheduler.refills)
+        queue = await self._counts.read_or_none()
+        self._metrics.snapshot = FarmSnapshot(self.status(), queue or {}, self._scheduler.refills)
         return self._metrics.expose()

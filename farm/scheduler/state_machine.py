@@ -122,8 +122,7 @@ class Scheduler:
 
     def _progress(self, event: LearnerProgressed) -> Iterable[Command]:
         """Take in what a run's learner did: another group may start, or the run may be over."""
-        run = self._runs.get(event.run_id)
-        if run is not None:
+        if run := self._runs.get(event.run_id):
             run.pacing.learner = event.learner
             run.take_feedback(event.feedback)
             yield from self._finish_or_offer(run)
@@ -364,12 +363,6 @@ class Scheduler:
             yield PrewarmSandboxes(node_id, expects)
 
     # Answers
-
-    def held_s(self, event: EpisodeEnded, now: float) -> float | None:
-        """Return the seconds since the ended episode was assigned, or None if another scheduler assigned it."""
-        node = self.fleet.get(event.node_id)
-        episode = node.held.get((event.report.rollout_id, event.report.attempt)) if node else None
-        return now - episode.ordered_at if episode and not episode.adopted else None
 
     def why_waiting(self, run_id: str, now: float) -> str:
         """Return a text that says why no episode of a run starts now, or "" if none waits."""

@@ -148,7 +148,7 @@ async def test_late_member_of_complete_group_is_surplus(store: Store) -> None:
     aborted = await store.rollout("run-a-g000000-000")
     assert aborted is not None
     assert (aborted.reward, aborted.error, aborted.segments) == (None, None, ())
-    assert await store.ack(lease.lease_id) is StreamState.DRAINED
+    assert (await store.ack(lease.lease_id)).stream is StreamState.DRAINED
 
 
 async def test_retention_deletes_surplus_with_its_group(store: Store) -> None:
