@@ -170,10 +170,10 @@ def test_farm_with_stuck_agent_stops_completely(
         else:
             up.send_signal(signal.SIGINT)
         code = up.wait()
-        if detached:
-            ends += (state_dir / "log" / "farm.log").read_text()
-    shown = log.read_text() + ends
+        logged = (state_dir / "log" / "farm.log").read_text()
+    shown = log.read_text() + ends + logged
     assert (code, " sandboxes that nobody owned" in shown) == (0, True), shown
+    assert "the node agent has not answered for 10 s; the reaper will remove its sandboxes" in logged
     assert not any(words_of(process) for process in processes)
     assert sandboxes_of(docker_client, state_dir) == set()
     assert owner_names(state_dir) == []
