@@ -101,7 +101,7 @@ class Scene:
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(120):
             while not holds():  # noqa: ASYNC110 - what happens in another process
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.02)
 
     def past(self) -> JournalState | None:
         """What is written down of the episode that runs."""
