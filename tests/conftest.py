@@ -58,8 +58,8 @@ def docker_client() -> Iterator[docker.DockerClient]:
 
 
 @pytest.fixture(scope="session")
-def test_image(docker_client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    yield from busybox_image(docker_client, tmp_path_factory)
+def test_image(docker_client: docker.DockerClient) -> Iterator[str]:
+    yield from busybox_image(docker_client)
 
 
 @pytest.fixture(scope="session")
