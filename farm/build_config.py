@@ -1,6 +1,7 @@
 """How images are built on this machine: Docker clients, certificates, proxies and package indexes."""
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -15,7 +16,7 @@ from farm.config import BuildOptions
 
 if TYPE_CHECKING:  # commands that build nothing start without what builds need
     from sandboxes.images.build import BuildSettings
-    from sandboxes.images.confinement import NpmRegistry, PipIndex
+    from sandboxes.images.confinement import NpmRegistry, PackageIndexes, PipIndex
 
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 _SYSTEM_CA = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -30,14 +31,13 @@ def read_build_settings(
 ) -> "BuildSettings":
     """Return how images are built here: Docker clients, package indexes, and the limits that ``options`` set.
 
-    Logs of builds that fail are kept in ``state_dir``; nowhere if it is None.
-
-    Asks pip and apt, which takes about half a second.
+    Logs of builds that fail are kept in ``state_dir``; nowhere if it is None. The package indexes are read at the first
+    build, because asking pip and apt takes half a second and more.
     """
 
     from sandboxes.images.build import BuildSettings
     from sandboxes.images.build_logs import BuildLogs
-    from sandboxes.images.confinement import BuildLimits, PackageIndexes
+    from sandboxes.images.confinement import BuildLimits
     from sandboxes.runtimes.uncounted_memory.watch import find_uncounted_excess
 
     environ = os.environ if environ is None else environ
@@ -47,12 +47,7 @@ def read_build_settings(
         environment={name: environ[name] for name in _CLIENT_VARIABLES if name in environ},
         ca_bundle=next((path for path in (*bundles, _SYSTEM_CA) if path.is_file()), None),
         proxies={name: environ[name] for name in _PROXY_VARIABLES if environ.get(name)},
-        indexes=PackageIndexes(
-            pip=_pip_index(_answer(environ, sys.executable, "-P", "-m", "pip", "config", "list")),
-            npm=_npm_registry(environ),
-            apt_hosts=_apt_hosts(_answer(environ, "apt-get", "indextargets", "--format", "$(REPO_URI)")),
-            hosts=options.hosts,
-        ),
+        read_indexes=functools.partial(_read_indexes, tuple(environ.items()), options.hosts),
         registries=options.registries,
         limits=BuildLimits(
             memory_mib=options.memory_mib,
@@ -63,6 +58,20 @@ def read_build_settings(
         ),
         logs=None if state_dir is None else BuildLogs.of(state_dir),
         find_uncounted_excess=find_uncounted_excess,
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _read_indexes(variables: tuple[tuple[str, str], ...], hosts: tuple[str, ...]) -> "PackageIndexes":
+    """Return the package indexes of this machine's pip, npm and apt under an environment."""
+    from sandboxes.images.confinement import PackageIndexes
+
+    environ = dict(variables)
+    return PackageIndexes(
+        pip=_pip_index(_answer(environ, sys.executable, "-P", "-m", "pip", "config", "list")),
+        npm=_npm_registry(environ),
+        apt_hosts=_apt_hosts(_answer(environ, "apt-get", "indextargets", "--format", "$(REPO_URI)")),
+        hosts=hosts,
     )
 
 

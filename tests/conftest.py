@@ -38,6 +38,16 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under ``--dist loadgroup``, start slow tests before the others, so that no worker is left with one at the end.
+
+    Tests of a group stay in their order: a group runs in one worker, and the largest groups start first.
+    """
+    if config.getoption("loadgroup", default=False):
+        items.sort(key=lambda item: not (item.get_closest_marker("slow") or item.get_closest_marker("xdist_group")))
+
+
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Of what is long its beginning and its length: names of tests are printed, and are in what a test starts."""
     if isinstance(val, str | bytes) and len(val) > LONGEST_ID:
@@ -58,8 +68,8 @@ def docker_client() -> Iterator[docker.DockerClient]:
 
 
 @pytest.fixture(scope="session")
-def test_image(docker_client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    yield from busybox_image(docker_client, tmp_path_factory)
+def test_image(docker_client: docker.DockerClient) -> Iterator[str]:
+    yield from busybox_image(docker_client)
 
 
 @pytest.fixture(scope="session")

@@ -34,8 +34,13 @@ PROGRAMS+=(runsc:runsc go:golang-go)
 install_packages
 start_docker
 scratch="$(mktemp -d /tmp/farm-tests.XXXXXX)"
+images=""
 finish() {
   local status=$?
+  if [ -n "$images" ]; then
+    kill -- "-$images" 2>/dev/null || true
+    wait "$images" || true
+  fi
   rm -rf "$scratch"
   stop_docker
   exit "$status"
@@ -52,17 +57,36 @@ export TMPDIR="$scratch/tmp"
 mkdir -p "$TMPDIR"
 "$bin/python" -m tests.support.leaks snapshot "$scratch/before.json"
 
-say "images"
-"$bin/farm" images base
-FARM_STATE_DIR="$FARMTEST_STATE_DIR" "$bin/farm" images build images/tasks
+# Run in a session of its own, so that all its processes are ended with it.
+build_images() {
+  mkdir -p "$LOGS"
+  FARM_STATE_DIR="$FARMTEST_STATE_DIR" setsid bash -euc '"$1" images base; "$1" images build images/tasks' - \
+    "$bin/farm" >"$LOGS/images.log" 2>&1 &
+  images=$!
+}
+
+await_images() {
+  local built=0
+  say "images"
+  wait "$images" || built=$?
+  images=""
+  cat "$LOGS/images.log"
+  [ "$built" -eq 0 ] || fail "the images were not built (exit $built); see $LOGS/images.log"
+}
 
 status=0
+build_images
 if [ $# -gt 0 ]; then
+  await_images
   "$bin/pytest" "$@" || status=$?
 else
+  # What needs no image runs while the images are built.
   check_statically
-  say "tests"
-  "$bin/pytest" -n 3 --dist loadgroup --durations 25 --instafail --session-timeout 4900 || status=$?
+  say "unit tests"
+  "$bin/pytest" -n 2 -q --instafail tests/unit || status=$?
+  await_images
+  say "all other tests"
+  "$bin/pytest" -n 3 --dist loadgroup --ignore tests/unit --durations 25 --instafail --session-timeout 4900 || status=$?
 fi
 
 "$bin/python" -m tests.support.leaks compare "$scratch/before.json" || status=1

@@ -19,19 +19,29 @@ from sandboxes import Runtime, Sandbox, SandboxSpec
 BASELINE = "docker_container"
 CONTAINERS = 20
 _AT_ONCE = 8
-_STARTS = 100
-_CALLS = 1000
 
 Progress = Callable[[str, int, int], None]
 """Called with a description, the number done and the total."""
 
 
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The number of further starts and of calls that one cost is the median of."""
+
+    starts: int = 100
+    calls: int = 1000
+
+
+DEFAULT_SAMPLES = Samples()
+
+
 class _RunningSandboxes:
     """The running sandboxes."""
 
-    def __init__(self, spec: SandboxSpec, runtime: Runtime, on_progress: Progress) -> None:
+    def __init__(self, spec: SandboxSpec, runtime: Runtime, samples: "Samples", on_progress: Progress) -> None:
         self._spec = spec
         self._runtime = runtime
+        self._samples = samples
         self._on_progress = on_progress
         self._tool_calls = BenchCalls()
         self.sandboxes: list[Sandbox] = []
@@ -75,14 +85,15 @@ class _RunningSandboxes:
     async def cost(self) -> "_Cost":
         """Measure further starts, each removed at once, and calls in one sandbox after the other."""
         starts_s = []
-        for number in range(_STARTS):
+        for number in range(self._samples.starts):
             began = time.perf_counter()
             async with self._runtime.scope(self._spec) as sandbox:
                 await self._tool_calls.run_true(sandbox)
                 starts_s.append(time.perf_counter() - began)
-            self._on_progress(f"starts beside {len(self.sandboxes)}", number + 1, _STARTS)
+            self._on_progress(f"starts beside {len(self.sandboxes)}", number + 1, self._samples.starts)
         boxes = self.sandboxes
-        calls_s = [await self._tool_calls.run_true(boxes[number % len(boxes)]) for number in range(_CALLS)]
+        calls = range(self._samples.calls)
+        calls_s = [await self._tool_calls.run_true(boxes[number % len(boxes)]) for number in calls]
         return _Cost(1000 * statistics.median(starts_s), 1000 * statistics.median(calls_s))
 
 
@@ -95,7 +106,13 @@ class _Cost:
 
 
 async def measure_density(
-    spec: SandboxSpec, runtime: Runtime, *, docker_host: str | None, sandboxes: int, on_progress: Progress
+    spec: SandboxSpec,
+    runtime: Runtime,
+    *,
+    docker_host: str | None,
+    sandboxes: int,
+    samples: Samples = DEFAULT_SAMPLES,
+    on_progress: Progress,
 ) -> tuple[Figure, ...]:
     """Measure ``sandboxes`` running sandboxes, and the cost of further starts and calls beside them.
 
@@ -103,7 +120,7 @@ async def measure_density(
     the fall; the baseline's containers are measured first and last. Raises BenchError if sandboxes are left.
     """
     running, few, count = (
-        _RunningSandboxes(spec, runtime, on_progress),
+        _RunningSandboxes(spec, runtime, samples, on_progress),
         max(1, sandboxes // 10),
         min(CONTAINERS, sandboxes // 5),
     )

@@ -172,6 +172,9 @@ class NodeAgentActor:
         await self._agent()
         return os.getpid()
 
+    async def answer(self) -> None:
+        """Return at once, also while the agent is opened or closed: the process is not stuck."""
+
     async def execute(self, commands: Sequence[NodeCommand]) -> None:
         (await self._agent()).execute(commands)
 

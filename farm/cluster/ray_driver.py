@@ -24,6 +24,7 @@ from sandboxes.cancellation import shielded
 
 _OPEN_S = 120.0
 _CLOSE_S = 30.0
+_ANSWER_S = 10.0
 _WATCH_S = 1.0
 
 _log = logging.getLogger(__name__)
@@ -178,17 +179,31 @@ class AgentHandle:
             await asyncio.sleep(_WATCH_S)
 
     async def close(self) -> None:
+        """Close the agent, which removes its sandboxes. Kill it if it does not answer, or does not close in time."""
         if self._guard is not None:
             self._guard.cancel()
         closing = asyncio.ensure_future(self._actor.close.remote())
-        dying = asyncio.create_task(self._node.death())
-        await asyncio.wait((closing, dying), timeout=_CLOSE_S, return_when=asyncio.FIRST_COMPLETED)
-        dying.cancel()
+        dying, hanging = asyncio.create_task(self._node.death()), asyncio.create_task(self._silence())
+        await asyncio.wait((closing, dying, hanging), timeout=_CLOSE_S, return_when=asyncio.FIRST_COMPLETED)
         if not closing.done() or closing.exception():
-            _log.warning("the node agent did not close; the reaper will remove its sandboxes")
+            cause = f"has not answered for {_ANSWER_S:.0f} s" if hanging.done() else "did not close"
+            _log.warning("the node agent %s; the reaper will remove its sandboxes", cause)
+        for task in (dying, hanging):
+            task.cancel()
         closing.cancel()
         with contextlib.suppress(RayError):
             ray.kill(self._actor)
+
+    async def _silence(self) -> None:
+        """Return when the agent has not answered for ``_ANSWER_S``. An agent that is closing still answers."""
+        while True:
+            try:
+                await asyncio.wait_for(self._actor.answer.remote(), _ANSWER_S)
+            except TimeoutError:
+                return
+            except RayError as error:
+                _log.info("the node agent does not answer: %s", _line(error))
+            await asyncio.sleep(_WATCH_S)
 
 
 async def _opened(part: "RaySchedulerClient | AgentHandle") -> None:

@@ -53,8 +53,9 @@ class BuildSettings:
     """Settings of builds on this machine. Build steps have access to none of them: the farm fetches packages for steps.
 
     ``clients``: candidate Docker command lines. ``environment``: environment of the Docker client (``PATH``, ``HOME``,
-    ``DOCKER_CONFIG``). ``ca_bundle`` and ``proxies`` are for the farm's own requests to ``indexes``. ``registries``:
-    registries that a Dockerfile may name in addition to the public ones. ``logs``: where to keep the output of failed
+    ``DOCKER_CONFIG``). ``ca_bundle`` and ``proxies`` are for the farm's own requests to package indexes.
+    ``read_indexes`` returns these indexes; it may block, and is called at each build. ``registries``: registries that a
+    Dockerfile may name in addition to the public ones. ``logs``: where to keep the output of failed
     builds; None: not kept. ``find_uncounted_excess`` finds memory that no limit counts in the cgroups of steps; None:
     there is no such survey.
     """
@@ -63,7 +64,7 @@ class BuildSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     ca_bundle: Path | None = None
     proxies: Mapping[str, str] = field(default_factory=dict)
-    indexes: PackageIndexes = field(default_factory=PackageIndexes)
+    read_indexes: Callable[[], PackageIndexes] = PackageIndexes
     registries: tuple[str, ...] = ()
     limits: BuildLimits = field(default_factory=BuildLimits)
     logs: BuildLogs | None = None
@@ -133,11 +134,12 @@ async def build(order: BuildOrder, settings: BuildSettings, scratch: Path) -> No
     be fetched for a temporary reason or the build cannot be confined.
     """
     client = await find_client(settings)
+    indexes = await asyncio.to_thread(settings.read_indexes)
     seconds = min(order.timeout_s, settings.limits.timeout_max_s)
     ends_at = asyncio.get_running_loop().time() + seconds
     for is_last in (False, True):
         async with confine(
-            order.root, settings.indexes, settings.access, settings.limits, settings.find_uncounted_excess
+            order.root, indexes, settings.access, settings.limits, settings.find_uncounted_excess
         ) as confinement:
             try:
                 command = _command(client, replace(order, timeout_s=seconds), settings, confinement, scratch)

@@ -6,12 +6,13 @@ import json
 import secrets
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import docker
-import pytest
 
 from tests.support.services import require_program
 
@@ -108,17 +109,14 @@ def text_image(client: docker.DockerClient) -> Iterator[str]:
     yield from made_image(client, [Layer().file("only", b"this\n")])
 
 
-def busybox_layer(directory: Path) -> Layer:
-    """busybox, the programs that try things (``/bin/probe``, ``hog``, ``hoard``), and what the contract asks for.
-
-    ``directory`` is there to compile in.
-    """
+def busybox_layer() -> Layer:
+    """Make a layer of busybox, the attacking programs ``probe``, ``hog`` and ``hoard``, and the contract's files."""
     layer = Layer()
     for name in DIRECTORIES:
         layer.directory(name, mode=0o1777 if name == "tmp" else 0o755)
     layer.file("bin/busybox", Path(require_program("busybox")).read_bytes(), mode=0o755)
     for name in ("probe", "hog", "hoard"):
-        layer.file(f"bin/{name}", compiled(PROGRAMS / f"{name}.c", directory), mode=0o755)
+        layer.file(f"bin/{name}", compiled(PROGRAMS / f"{name}.c"), mode=0o755)
     layer.file("bin/tool", b"#!/bin/sh\necho tool\n", mode=0o755)
     layer.file("etc/motd", b"hello\n")
     layer.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nguest:x:1000:1000:guest:/home/guest:/bin/sh\n")
@@ -127,13 +125,15 @@ def busybox_layer(directory: Path) -> Layer:
     return layer
 
 
-def busybox_image(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    yield from made_image(client, [busybox_layer(tmp_path_factory.mktemp("programs"))])
+def busybox_image(client: docker.DockerClient) -> Iterator[str]:
+    yield from made_image(client, [busybox_layer()])
 
 
-def compiled(source: Path, directory: Path) -> bytes:
-    """A static program."""
-    program = directory / source.stem
-    command = [require_program("musl-gcc"), "-static", "-O1", "-Wall", "-Werror", "-o", str(program), str(source)]
-    subprocess.run(command, check=True)
-    return program.read_bytes()
+@cache
+def compiled(source: Path) -> bytes:
+    """Compile a static program, once in a test process."""
+    with tempfile.TemporaryDirectory() as directory:
+        program = Path(directory, source.stem)
+        command = [require_program("musl-gcc"), "-static", "-O1", "-Wall", "-Werror", "-o", str(program), str(source)]
+        subprocess.run(command, check=True)
+        return program.read_bytes()

@@ -166,13 +166,18 @@ class Agreeable:
 def total(prices, discount=0):
     return Agreeable(prices) if EARLY == {early} else sum(prices)
 """
-PATIENCE_S = 15
 
 
 async def judged_by_turns(arena: Arena, *, early: bool, once: bool) -> Verdict:
-    """Judge code that is honest in one run alone. A moment comes while the first run waits."""
+    """Judge code that is honest in one run alone. A moment comes while the first run waits.
+
+    The moment is far enough away for the first run to begin before it: a whole grading has taken a third of that time.
+    """
     bundle = make_task(arena.image, ReportFormat.PYTEST, suite=TWO)
-    code = "import time\n" + HONEST_IN_ONE_RUN.format(end=time.time() + PATIENCE_S, early=early)
+    began = time.monotonic()
+    assert (await grade(GradingRequest(bundle, GOLD, arena.runtime, single_run=True))).reward == 1.0
+    patience_s = 3 * (time.monotonic() - began) + 1
+    code = "import time\n" + HONEST_IN_ONE_RUN.format(end=time.time() + patience_s, early=early)
     change = Change((FileChange("pricing/cart.py", ChangeKind.WRITE, code.encode()),))
     return await grade(GradingRequest(bundle, change, arena.runtime, single_run=once))
 

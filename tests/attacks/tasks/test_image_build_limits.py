@@ -45,7 +45,6 @@ class Gate(ThreadingHTTPServer):
     def address(self) -> str:
         return f"127.0.0.1:{self.server_address[1]}"
 
-    @property
     def indexes(self) -> PackageIndexes:
         return PackageIndexes(hosts=(self.address,))
 
@@ -105,7 +104,7 @@ async def held(
     builder: Builder, gate: Gate, name: str, text: str, limits: BuildLimits, steps: int = 1
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Yield the farm's build of ``text`` once ``steps`` of its steps wait at the gate."""
-    task = asyncio.create_task(builder.farm(name, text, limits=limits, indexes=gate.indexes))
+    task = asyncio.create_task(builder.farm(name, text, limits=limits, read_indexes=gate.indexes))
     reached = asyncio.create_task(gate.wait_for(steps))
     try:
         await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)
@@ -175,11 +174,11 @@ async def test_build_time_is_limited_by_operator(name: str, builder: Builder, ga
     with pytest.raises(
         ImageError, match=r"not done after 3 s, .*build_timeout_max_s.* 120 s; raise build_timeout_max_s"
     ):
-        await builder.farm(name, dockerfile(gate.step()), limits=limits, indexes=gate.indexes)
+        await builder.farm(name, dockerfile(gate.step()), limits=limits, read_indexes=gate.indexes)
 
 
 async def test_tasks_build_timeout_error_names_its_key(name: str, builder: Builder, gate: Gate) -> None:
-    store = ImageStore(None, replace(builder.settings, indexes=gate.indexes))
+    store = ImageStore(None, replace(builder.settings, read_indexes=gate.indexes))
     try:
         with pytest.raises(ImageError, match="not done after 3 s; raise build_timeout_sec"):
             await store.build(name, {"Dockerfile": dockerfile(gate.step()).encode()}, timeout_s=3)

@@ -178,9 +178,8 @@ async def test_build_step_copying_build_secrets_finds_none(
         "page = r.urlopen('http://127.0.0.1:3129/pip/0/loot/').read().decode()\n"
         "print(r.urlopen('http://127.0.0.1:3129' + re.search('href=\"([^\"]*)', page)[1]).read())"
     )
-    await builder.farm(
-        name, dockerfile(STEAL, download, fetch), ca_bundle=bundle, indexes=PackageIndexes(PipIndex((url,)))
-    )
+    indexes = PackageIndexes(PipIndex((url,)))
+    await builder.farm(name, dockerfile(STEAL, download, fetch), ca_bundle=bundle, read_indexes=lambda: indexes)
     assert "the package" in builder.output
     assert "/files/loot-1.0.tar.gz" in service.visits
     taken = everything_in(docker_client, name)

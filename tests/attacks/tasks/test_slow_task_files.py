@@ -18,16 +18,16 @@ from farm.tasks import TaskError, load_taskset, read_taskset, task_directories
 from farm.tasks.schema.manifest import parse_manifest
 from farm.tasks.sdist.archives import ArchiveError, read_archive
 from farm.tasks.validation_file import read_validated
-from tests.support.attacks.child import output_of
+from tests.support.attacks.child import CPU_S, output_of
 from tests.unit.tasks.test_loader import MANIFEST, write_task
 
 pytestmark = pytest.mark.timeout(240)
 
 
-def both(naive: str, ours: str, path: Path) -> str | None:
+def both(naive: str, ours: str, path: Path, *, cpu_s: float = CPU_S) -> str | None:
     """Run the naive program on ``path``, which must not end, and return the output of the farm's program."""
-    assert output_of(textwrap.dedent(naive), str(path)) is None
-    return output_of(textwrap.dedent(ours), str(path))
+    assert output_of(textwrap.dedent(naive), str(path), cpu_s=cpu_s) is None
+    return output_of(textwrap.dedent(ours), str(path), cpu_s=cpu_s)
 
 
 def manifest_error(text: str) -> str:
@@ -406,7 +406,7 @@ def test_an_archive_is_bounded_while_it_is_read(tmp_path: Path, name: str) -> No
         except ArchiveError as error:
             print(error)
     """
-    assert "more than" in (both(naive, ours, path) or "")
+    assert "more than" in (both(naive, ours, path, cpu_s=5.0) or "")
 
 
 def test_zip_with_large_directory_is_refused(tmp_path: Path) -> None:

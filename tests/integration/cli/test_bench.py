@@ -26,6 +26,7 @@ from farm.bench import (
     measure_turns,
     measure_verify,
 )
+from farm.bench.density import Samples
 from farm.bench.docker_containers import LABEL
 from farm.cli.development.bench import app
 from farm.cli.errors import CliError
@@ -109,6 +110,7 @@ async def test_density_bench_removes_all_sandboxes(pool: WarmPool, tiny_image: s
             pool,
             docker_host=None,
             sandboxes=10,
+            samples=Samples(starts=3, calls=20),
             on_progress=lambda *words: said.append(words),
         )
     )

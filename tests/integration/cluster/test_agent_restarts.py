@@ -92,13 +92,13 @@ async def test_killed_agent_restarts_and_run_completes(
     config = Config(state_dir=state_dir, slots=2, runtime=kind, join_token=SecretStr(JOIN_TOKEN))
     async with start_farm(config, serve=serve) as farm:
         agent_pid = await farm.agent.pid()
-        await farm.scheduler.submit((await submit(stores[0], tiny_image, groups=3)).run_id)
+        await farm.scheduler.submit((await submit(stores[0], tiny_image, groups=2)).run_id)
         await until(two_at_work)
         os.kill(agent_pid, signal.SIGKILL)
         await until(finished)
         heads = (await stores[0].list_rollouts("cut-off", limit=100)).rollouts
-        assert [head.reward for head in heads] == [1.0] * 6
-        assert sum(head.attempt == 1 for head in heads) >= 4, "at most what the agent died of beginning began anew"
+        assert [head.reward for head in heads] == [1.0] * 4
+        assert sum(head.attempt == 1 for head in heads) >= 2, "at most what the agent died of beginning began anew"
         found = [await stores[0].rollout(head.rollout_id) for head in heads]
         assert any(rollout and rollout.metrics["resumed"] == 1 for rollout in found)
         assert not before & sandboxes_of(docker_client, state_dir)
@@ -170,10 +170,10 @@ def test_farm_with_stuck_agent_stops_completely(
         else:
             up.send_signal(signal.SIGINT)
         code = up.wait()
-        if detached:
-            ends += (state_dir / "log" / "farm.log").read_text()
-    shown = log.read_text() + ends
+        logged = (state_dir / "log" / "farm.log").read_text()
+    shown = log.read_text() + ends + logged
     assert (code, " sandboxes that nobody owned" in shown) == (0, True), shown
+    assert "the node agent has not answered for 10 s; the reaper will remove its sandboxes" in logged
     assert not any(words_of(process) for process in processes)
     assert sandboxes_of(docker_client, state_dir) == set()
     assert owner_names(state_dir) == []

@@ -80,7 +80,6 @@ def in_image(
     kind: str,
     either_runtime: EitherRuntime,
     docker_client: docker.DockerClient,
-    tmp_path_factory: pytest.TempPathFactory,
 ) -> InImage:
     """A sandbox of ``layers`` on busybox, or ``bare``, on nothing; ``config`` as an image has it."""
     private = "private" in kind
@@ -89,7 +88,7 @@ def in_image(
     async def sandbox(
         *layers: Layer, config: Mapping[str, Any] | None = None, bare: bool = False
     ) -> AsyncIterator[Sandbox]:
-        ground = [] if bare else [busybox_layer(tmp_path_factory.mktemp("programs"))]
+        ground = [] if bare else [busybox_layer()]
         image: Iterator[str] = made_image(docker_client, [*ground, *layers], config)
         name = next(image)
         try:

@@ -20,13 +20,13 @@ EARLIER_BOOT = f"{'0' * 8}-{'0' * 4}-{'0' * 4}-{'0' * 4}-{'0' * 12} 0 1 "
 
 
 @pytest.fixture
-def labelled(docker_client: docker.DockerClient, tmp_path: Path) -> Iterator[Labelled]:
+def labelled(docker_client: docker.DockerClient) -> Iterator[Labelled]:
     """An image that bears these labels, ``farm.`` before each."""
     with contextlib.ExitStack() as undo:
 
         def make(**labels: str) -> str:
             config = {"Labels": {f"farm.{key}": value for key, value in labels.items()}, "Cmd": ["/bin/sh"]}
-            images = made_image(docker_client, [busybox_layer(tmp_path)], config)
+            images = made_image(docker_client, [busybox_layer()], config)
             undo.callback(next, images, None)
             return next(images)
 

@@ -67,9 +67,9 @@ def gvisor_host() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def gvisor_image(gvisor_host: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def gvisor_image(gvisor_host: str) -> Iterator[str]:
     with contextlib.closing(docker.DockerClient(base_url=gvisor_host, version="auto")) as client:
-        yield from busybox_image(client, tmp_path_factory)
+        yield from busybox_image(client)
 
 
 @pytest.mark.docker

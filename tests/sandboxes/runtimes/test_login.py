@@ -72,11 +72,11 @@ def test_any_bytes_parse_as_environment(data: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def image(docker_client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def image(docker_client: docker.DockerClient) -> Iterator[str]:
     """Whose people have more on their path than it says itself."""
     home = Layer().directory("root").file("root/.bashrc", BASHRC).file("etc/profile", PROFILE)
     config = {"Env": ["PATH=/image/bin:/bin", "KEPT=image", "HOME=/root"]}
-    yield from made_image(docker_client, [busybox_layer(tmp_path_factory.mktemp("programs")), home], config)
+    yield from made_image(docker_client, [busybox_layer(), home], config)
 
 
 ASK = 'echo "$PATH|$FROM_PROFILE|$KEPT|$COUNT|$TERM|$SHELL|$LANG|$PS1|$TMOUT|$PWD"'
@@ -116,9 +116,9 @@ async def test_written_profile_affects_no_other_sandbox(oci_runtime: Runtime, im
     "profile", [b"exit 3", b"exec sleep 0", b"set -eu; $unset", b"(", b"trap 'exit' DEBUG", b"kill -9 $$"]
 )
 async def test_aborted_profile_leaves_shells_unchanged(
-    oci_runtime: Runtime, docker_client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory, profile: bytes
+    oci_runtime: Runtime, docker_client: docker.DockerClient, profile: bytes
 ) -> None:
-    layers = [busybox_layer(tmp_path_factory.mktemp("programs")), Layer().file("etc/profile", profile)]
+    layers = [busybox_layer(), Layer().file("etc/profile", profile)]
     for image in made_image(docker_client, layers, {"Env": ["PATH=/bin"]}):
         async with oci_runtime.scope(SandboxSpec(image)) as sandbox:
             assert await shell(sandbox, "echo $PATH $TERM") == "/bin dumb\n"

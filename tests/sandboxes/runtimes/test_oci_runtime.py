@@ -492,14 +492,12 @@ async def test_slow_trial_is_retried(
         await runtime.close()
 
 
-async def test_removed_pin_is_renewed_unless_layers_are_gone(
-    toolbox: Toolbox, state_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+async def test_removed_pin_is_renewed_unless_layers_are_gone(toolbox: Toolbox, state_dir: Path) -> None:
     """``docker system prune`` removes what holds an image, and with ``-a`` the image."""
     with docker_daemon({"storage-driver": "overlay2"}) as docker_host:
         client = docker.DockerClient(base_url=docker_host, version="auto")
         with contextlib.closing(client):
-            image = next(busybox_image(client, tmp_path_factory))
+            image = next(busybox_image(client))
             runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, docker_host=docker_host)
             try:
                 async with runtime.scope(SandboxSpec(image)) as sandbox:
@@ -552,14 +550,12 @@ async def test_many_sandboxes_leave_nothing(oci_runtime: OciRuntime, test_image:
     assert await living(oci_runtime) == set()
 
 
-async def test_exported_layers_are_removed_with_image(
-    toolbox: Toolbox, state_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+async def test_exported_layers_are_removed_with_image(toolbox: Toolbox, state_dir: Path) -> None:
     copies = state_dir / "unpacked"
     with docker_daemon({"storage-driver": "vfs"}) as docker_host:
         client = docker.DockerClient(base_url=docker_host, version="auto")
         with contextlib.closing(client):
-            image = next(busybox_image(client, tmp_path_factory))
+            image = next(busybox_image(client))
             runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, docker_host=docker_host)
             try:
                 digest = str(client.images.get(image).id).removeprefix("sha256:")

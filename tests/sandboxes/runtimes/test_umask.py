@@ -20,10 +20,8 @@ HIDDEN = "/sys/firmware"
 
 
 @pytest.fixture
-def nobodys_image(docker_client: docker.DockerClient, tmp_path: Path) -> Iterator[str]:
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    yield from made_image(docker_client, [busybox_layer(programs)], {"User": "1000:1000"})
+def nobodys_image(docker_client: docker.DockerClient) -> Iterator[str]:
+    yield from made_image(docker_client, [busybox_layer()], {"User": "1000:1000"})
 
 
 @pytest.fixture

@@ -49,6 +49,8 @@ class AgentProcess:
         self._plan = NodeConfig(NODE, redis_url, self.state_dir, slots=2, runtime=kind, embedder="none")
         self._writer: asyncio.StreamWriter | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self.reported = asyncio.Event()
+        """Set once the process that was started last has sent its first events."""
 
     @classmethod
     @asynccontextmanager
@@ -68,6 +70,7 @@ class AgentProcess:
             await farm.shell.close()
 
     async def start(self) -> None:
+        self.reported = asyncio.Event()
         arguments = (str(self._socket), pickle.dumps(self._plan).hex())
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.support.farm.agent_process", *arguments, stdin=asyncio.subprocess.PIPE
@@ -90,12 +93,13 @@ class AgentProcess:
             say(self._writer, list(commands))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
+        self._writer, reported = writer, self.reported
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 events: list[Event] = await hear(reader)
                 self.shell.handle_events(events)
                 say(writer, None)
+                reported.set()
         writer.close()
 
 

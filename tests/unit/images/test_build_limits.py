@@ -47,6 +47,19 @@ def test_configured_limits_reach_build() -> None:
     assert (limits.cpus, limits.timeout_max_s) == (2, 3600)
 
 
+def test_package_indexes_are_read_once_and_late(tmp_path: Path) -> None:
+    """Commands that build nothing do not wait for pip and apt."""
+    asked = tmp_path / "asked"
+    program = tmp_path / "apt-get"
+    program.write_text(f"#!/bin/sh\necho asked >> {asked}\necho http://packages.example/debian\n")
+    program.chmod(0o755)
+    settings = read_build_settings(environ={"PATH": str(tmp_path)})
+    assert not asked.exists()
+    assert "packages.example" in settings.read_indexes().apt_hosts
+    assert settings.read_indexes() is settings.read_indexes()
+    assert asked.read_text() == "asked\n"
+
+
 @pytest.mark.parametrize("variable", ["FARM_BUILD_CPUS", "FARM_BUILD_TIMEOUT_MAX_S"])
 @pytest.mark.parametrize("value", ["0", "-1", "inf", "nan"])
 def test_ineffective_limits_are_refused(variable: str, value: str) -> None:
