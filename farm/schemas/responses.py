@@ -210,7 +210,7 @@ class LeaseAnswer(AnswerBody):
 
 
 class SettledAnswer(AnswerBody):
-    """``acks``: the number of the last ack of a learner that makes checkpoints, for its next one; null for others."""
+    """``acks``: the number of the last ack of a learner that makes checkpoints, for its next one; absent for others."""
 
     lease_id: str
     stream: Literal["open", "acked", "drained", "failed"]

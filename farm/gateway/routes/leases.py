@@ -123,7 +123,7 @@ async def _left(request: Request) -> None:
         pass
 
 
-@router.post("/leases/{lease_id}/ack")
+@router.post("/leases/{lease_id}/ack", response_model_exclude_none=True)
 async def ack(lease_id: LeaseIdPath, request: Request, role: AsLearner, body: EmptyBody | None = None) -> SettledAnswer:
     """Finish a lease: its groups are not delivered again, unless its learner is restored to a checkpoint before.
 
@@ -134,7 +134,7 @@ async def ack(lease_id: LeaseIdPath, request: Request, role: AsLearner, body: Em
     return SettledAnswer(lease_id=lease_id, stream=acked.stream.value, acks=acked.acks)
 
 
-@router.post("/leases/{lease_id}/nack")
+@router.post("/leases/{lease_id}/nack", response_model_exclude_none=True)
 async def nack(
     lease_id: LeaseIdPath, request: Request, role: AsLearner, body: EmptyBody | None = None
 ) -> SettledAnswer:
