@@ -199,7 +199,7 @@ def _check(asked: Mapping[str, Any]) -> None:
         first = complaints([{**item, "loc": ("body", *item["loc"])} for item in error.errors()])[0]
         field = first.field.removesuffix(".endpoint").rpartition(".")[2]
         option = _OPTIONS.get(field, field.replace("_", "-"))
-        raise typer.BadParameter(first.message, param_hint=f"--{option}") from None
+        raise typer.BadParameter(first.message, param_hint=f"--{option}" if option else None) from None
 
 
 def _rates(text: str) -> list[float]:

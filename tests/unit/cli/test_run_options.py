@@ -1,24 +1,27 @@
-"""The help of ``farm run`` says what an option does without another page."""
-
-import inspect
-from typing import get_args
+"""Options of ``farm run`` that the gateway would refuse are refused before a farm is started for them."""
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
-from farm.cli.runs.run import run
-
-
-def help_of(option: str) -> str:
-    annotation = inspect.signature(run, eval_str=True).parameters[option].annotation
-    (found,) = (extra for extra in get_args(annotation) if isinstance(extra, typer.models.OptionInfo))
-    return found.help or ""
+from farm.cli.main import command_line
 
 
-@pytest.mark.parametrize("reason", ["unfit", "not in it", "changed since", "cannot be loaded"])
-def test_only_fit_names_each_kind_of_task_that_it_leaves_out(reason: str) -> None:
-    assert reason in help_of("only_fit").partition("Left out")[2]
-
-
-def test_unvalidated_refers_to_what_only_fit_leaves_out() -> None:
-    assert "--only-fit" in help_of("unvalidated")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--max-staleness", "1"], "Invalid value: max_staleness and batch_groups"),
+        (["--max-staleness", "1", "--batch-groups", "1"], "Invalid value: max_staleness needs the name of a policy"),
+        (["--epochs", "2", "--groups", "3"], "Invalid value: groups, epochs and endless contradict each other"),
+        (["--sampler", "random"], "--sampler: should be 'in_order', 'uniform' or 'solve_rate'"),
+        (["--pass-rate", "half"], "--pass-rate: 'half' is not LOW,HIGH, such as 0.1,0.9"),
+        (["--pass-rate", "0.1,0.9"], "Invalid value: pass_rate belongs to the sampler solve_rate"),
+        (["--incomplete", "drop"], "--incomplete: should be 'deliver' or 'refill'"),
+        (["--redundant", "5"], "Invalid value: redundant should be at most group_size"),
+    ],
+)
+def test_contradicting_group_options_are_refused(options: list[str], words: str) -> None:
+    arguments = ["run", "images/tasks", "--policy", "oracle", *options]
+    outcome = CliRunner().invoke(command_line(arguments), arguments, standalone_mode=False)
+    assert isinstance(outcome.exception, typer.BadParameter)
+    assert words in outcome.exception.format_message()
