@@ -31,6 +31,12 @@ fi
 
 # gVisor's, one of the OCI runtimes that Docker may be told of; Go, for attacks on its test runner.
 PROGRAMS+=(runsc:runsc go:golang-go)
+# pip needs no package of Debian's but the one with venv, so it works beside apt. If it fails, make_venv below reports it.
+making=""
+if "${PYTHON:-python3}" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+  (make_venv dev) 2> >(cat >&2) &
+  making=$!
+fi
 install_packages
 start_docker
 scratch="$(mktemp -d /tmp/farm-tests.XXXXXX)"
@@ -46,6 +52,7 @@ finish() {
   exit "$status"
 }
 trap finish EXIT
+[ -z "$making" ] || wait "$making" || true
 make_venv dev
 bin="$VENV/bin"
 

@@ -16,6 +16,7 @@ from farm.node.host_stats import max_sandboxes
 from sandboxes.host.limits import UNLIMITED_SYSCTLS
 from sandboxes.ownership.owner import owner_names
 from tests.support.services import missing, needs_root, require_program
+from tests.support.state_dirs import share
 
 pytestmark = pytest.mark.docker
 
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.docker
 def doctor(
     state_dir: Path, *arguments: str, before: Sequence[str] = (), **variables: str
 ) -> tuple[int, dict[str, Any]]:
+    if not (state_dir / "toolbox").exists():
+        share(state_dir)
     program = str(Path(sys.executable).with_name("farm"))
     command = [*before, program, "doctor", "--json", "--state-dir", str(state_dir), *arguments]
     done = subprocess.run(command, env={**os.environ, **variables}, cwd=state_dir, capture_output=True, text=True)
