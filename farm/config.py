@@ -139,8 +139,8 @@ class Config(BaseModel):
     drain_grace_s: float = Field(default=300.0, ge=0, le=86_400)
     """Seconds that episodes have to end when their node leaves the farm.
 
-    A node leaves by ``farm down`` or SIGTERM. A second signal, or ``farm down --now``, ends its episodes at once, and
-    they run again on another node.
+    A joined node leaves by ``farm down`` or SIGTERM. A second signal, or ``farm down --now``, ends its episodes at
+    once, and they run again on another node.
     """
     retention_s: float = Field(default=7 * 86_400.0, ge=0, allow_inf_nan=False)
     """Seconds that a group is kept after its ack, and a run after it drained; 0: always."""

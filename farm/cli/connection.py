@@ -46,8 +46,8 @@ def _no_gateway(config: Config, error: "GatewayUnavailable") -> CliError:
     cause = error.problem.detail.partition("; ")[0]
     return CliError(
         f"the farm is up (process {info.pid}), and its gateway does not answer: {cause}; "
-        f"{config.state_dir / 'log' / 'farm.log'} says why; "
-        "if it does not come back, restart the farm with `farm down` and `farm up`: its runs go on"
+        f"{config.state_dir / 'log' / 'farm.log'} says why; the farm starts it again and its runs go on; "
+        "`farm status` says whether it is back"
     )
 
 
@@ -93,6 +93,7 @@ def connected(
     A request is retried for ``retry_s`` while the gateway is away. The first retry prints the reason. A gateway that
     accepts a connection and sends nothing for ``silent_s`` is reported. Then the first request waits for up to
     ``silence_max_s`` until the gateway answers, because the farm replaces it; 0 raises CliError in place of the wait.
+    Later requests wait as long.
     """
     from farm.client import FarmClient, FarmError, GatewayUnavailable
     from farm.cluster import running_farm
@@ -117,7 +118,7 @@ def connected(
         progress_console.print(f"waiting: {why}")
 
     known = token.get_secret_value() if token else None
-    with FarmClient(info.url, known, retry_s=retry_s, on_wait=waiting) as client:
+    with FarmClient(info.url, known, retry_s=retry_s, hang_s=silence_max_s, on_wait=waiting) as client:
         try:
             yield client
         except GatewayUnavailable as error:

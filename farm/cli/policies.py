@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from farm.cli.connection import connected
-from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 
 if TYPE_CHECKING:
     from farm.schemas.responses import PolicyDocumentAnswer
@@ -66,6 +66,8 @@ def put(
     """Announce a policy, or new weights of a known one."""
     with connected(read_config(config, state_dir)) as client:
         policy = client.put_policy(name, version, endpoints=endpoint, model=model)
+    for warning in policy.warnings:
+        progress_console.print(f"warning: {warning}", style="yellow")
     count = len(policy.endpoints)
     table_console.print(f"{policy.name} has version {policy.version} at {count} endpoints; it is {_state(policy)}")
 

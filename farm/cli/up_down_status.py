@@ -94,7 +94,7 @@ def _warn_of_redis(url: str) -> None:
 
 
 def down(
-    now: Annotated[bool, typer.Option("--now", help="On a node: do not wait for its episodes.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="On a joined node: do not wait for its episodes.")] = False,
     config: ConfigFile = None,
     state_dir: StateDir = None,
 ) -> None:
@@ -115,7 +115,8 @@ def down(
     if info.role == "node":
         progress_console.print(f"this node has left the farm at {info.address}; runs and rollouts are on the head")
     else:
-        progress_console.print("the farm is down; runs and rollouts stay in the state directory")
+        kept = "runs and rollouts stay in the state directory, and the next `farm up` starts unfinished episodes again"
+        progress_console.print(f"the farm is down; {kept}")
 
 
 async def _reap(config: Config) -> None:

@@ -110,8 +110,10 @@ class FarmClient:
     ``token`` None: ``FARM_TOKEN``, or the token of the farm that runs on this machine, if ``url`` is its address.
 
     Every call that changes something carries an Idempotency-Key. It is retried for up to ``retry_s`` while the gateway
-    cannot be reached, answers 503, or closes the connection early. ``on_wait`` is called with the reason before the
-    first retry of a call. Every method may raise FarmError. ``sandboxes`` makes sandboxes that the caller steps itself.
+    cannot be reached, answers 503, or closes the connection early, and for up to ``hang_s`` after it accepted a
+    connection and sent no answer, because a farm replaces a gateway that hangs. ``on_wait`` is called with the reason
+    before the first retry of a call. Every method may raise FarmError. ``sandboxes`` makes sandboxes that the caller
+    steps itself.
     ``checkpoints`` is for learners that save checkpoints. ``groups`` requests groups of single tasks.
     """
 
@@ -121,9 +123,11 @@ class FarmClient:
         token: str | None = None,
         *,
         retry_s: float = 30.0,
+        hang_s: float = 180.0,
         on_wait: Callable[[FarmError], object] = lambda why: None,
     ) -> None:
-        self._exchange = HttpSession(url, token_for(url) if token is None else token, retry_s=retry_s, on_wait=on_wait)
+        known = token_for(url) if token is None else token
+        self._exchange = HttpSession(url, known, retry_s=retry_s, hang_s=hang_s, on_wait=on_wait)
         self.url = self._exchange.url
         self.sandboxes = SandboxesClient(self._exchange)
         self.checkpoints = CheckpointsClient(self._exchange)

@@ -81,11 +81,23 @@ class HttpResponse:
 
 
 class HttpSession:
-    """Connections to one gateway. ``retry_s`` and ``on_wait``: see ``FarmClient``. Every method may raise FarmError."""
+    """Connections to one gateway. ``retry_s``, ``hang_s`` and ``on_wait``: see ``FarmClient``.
 
-    def __init__(self, url: str, token: str | None, *, retry_s: float, on_wait: Callable[[FarmError], object]) -> None:
+    Every method may raise FarmError.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        retry_s: float,
+        hang_s: float,
+        on_wait: Callable[[FarmError], object],
+    ) -> None:
         self.url = url.rstrip("/")
         self._retry_s = retry_s
+        self._hang_s = hang_s
         self._on_wait = on_wait
         place = httpx.URL(self.url)
         trust_env = place.host not in LOOPBACK
@@ -117,7 +129,8 @@ class HttpSession:
         headers: dict[str, str] = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
         headers |= sent.pop("headers", {})
         timeout = httpx.Timeout(answer_s, connect=_CONNECT_S)
-        give_up_at = time.monotonic() + self._retry_s
+        began = time.monotonic()
+        give_up_at = began + self._retry_s
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
@@ -132,6 +145,8 @@ class HttpSession:
                 refusal = self._away(error)
                 if isinstance(error, httpx.UnsupportedProtocol):
                     raise refusal from None
+                if isinstance(error, httpx.ReadTimeout) and self._retry_s:  # it hangs, and the farm replaces it
+                    give_up_at = max(give_up_at, began + self._hang_s)
             except httpx.InvalidURL as error:
                 raise self._away(error) from None
             if time.monotonic() + pause_s > give_up_at:

@@ -24,7 +24,8 @@ def untrainable(policy: str, metrics: Mapping[str, float]) -> str:
     if count := int(metrics.get(NO_TOKENS, 0)):
         return f"{count} {_replies(count)} came without token ids; {ENDPOINT_REQUIREMENT}"
     if count := int(metrics.get(INCONSISTENT, 0)):
-        return f"the endpoint's tokens are inconsistent in {count} {_replies(count)}; {ENDPOINT_REQUIREMENT}"
+        where = f"the endpoint's tokens are inconsistent in {count} {_replies(count)}"
+        return f"{where}; `farm rollouts show` gives the first contradiction; {ENDPOINT_REQUIREMENT}"
     if metrics.get(TOO_LONG):
         return "its tokens are too long to be stored; set a lower max_tokens"
     if not metrics.get("turns"):

@@ -1,9 +1,9 @@
-"""Endpoints that some nodes refuse, because they are on the machine of that node: who makes a run is warned."""
+"""Endpoints that some nodes cannot reach or refuse: who makes a run or announces a policy is warned."""
 
 import asyncio
 import re
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from ipaddress import ip_address
 
 from farm.core.endpoint_url import EndpointUrl
@@ -26,6 +26,24 @@ async def addresses_of(url: EndpointUrl) -> list[Address]:
     except (OSError, TimeoutError):
         return []
     return [ip_address(str(place[0]).partition("%")[0]) for *_, place in found]
+
+
+def warn_of_loopback(endpoint: str, status: FarmStatus) -> tuple[str, ...]:
+    """Return a warning for a loopback address in a farm of several nodes."""
+    if not endpoint or len(status.present) < 2 or not EndpointUrl.parse(endpoint).is_loopback:
+        return ()
+    return (
+        f"{endpoint} is a loopback address, which is another machine on each of the {len(status.present)} nodes; "
+        "name the endpoint by an address that all nodes reach",
+    )
+
+
+async def warn_of_endpoints(endpoints: Sequence[str], access: EndpointAccess, status: FarmStatus) -> tuple[str, ...]:
+    """Return the warnings for the endpoints of a run or of a policy. ``access``: see ``warn_of_refusals``."""
+    warnings: list[str] = []
+    for endpoint in endpoints:
+        warnings += warn_of_loopback(endpoint, status) or await warn_of_refusals(endpoint, access, status)
+    return tuple(warnings)
 
 
 async def warn_of_refusals(endpoint: str, access: EndpointAccess, status: FarmStatus) -> tuple[str, ...]:

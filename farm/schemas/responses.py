@@ -50,7 +50,8 @@ class EndpointAnswer(AnswerBody):
 class PolicyDocumentAnswer(AnswerBody):
     """A policy that runs refer to by name. ``updated_at``: Unix seconds of the last announcement.
 
-    ``outage`` says why no more episodes of its runs start; "" if they do.
+    ``outage`` says why no more episodes of its runs start; "" if they do. ``warnings``, in the answer to an
+    announcement, name endpoints that some nodes cannot reach.
     """
 
     name: str
@@ -60,6 +61,7 @@ class PolicyDocumentAnswer(AnswerBody):
     updated_at: float
     endpoints: tuple[EndpointAnswer, ...]
     outage: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 class PoliciesAnswer(AnswerBody):

@@ -305,6 +305,8 @@ def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
         TimeElapsedColumn(),
         TextColumn("{task.fields[note]}", style="dim", markup=False),
     )
+    from farm.client import GatewayUnavailable
+
     seen = begun
     try:
         with Progress(*columns, console=progress_console) as progress:
@@ -315,6 +317,9 @@ def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
                 if seen.outage and seen.outage != told and not progress_console.is_terminal:
                     progress_console.print(f"waiting: {seen.outage}")  # no bar is seen there
                 told = seen.outage
+    except GatewayUnavailable:
+        progress_console.print(f"{begun.run_id} goes on; `farm runs show {begun.run_id}` shows it")
+        raise
     except KeyboardInterrupt:
         client.cancel(begun.run_id)
         raise Interrupted(f"interrupted; {begun.run_id} is cancelled") from None

@@ -21,11 +21,12 @@ _MOST_NAMES = 5
 
 @dataclass(slots=True)
 class TaskTotals:
-    """The totals of a task's episodes. ``seconds`` is the sum of their durations."""
+    """The totals of a task's episodes. ``sampled`` counts those of a model, ``seconds`` sums their durations."""
 
     episodes: int = 0
     judged: int = 0
     solved: int = 0
+    sampled: int = 0
     trainable: int = 0
     reward: float = 0.0
     seconds: float = 0.0
@@ -33,6 +34,7 @@ class TaskTotals:
     def add(self, head: "RolloutHead") -> None:
         self.episodes += 1
         self.seconds += head.finished_at - head.created_at
+        self.sampled += head.policy not in WITHOUT_TOKENS
         self.trainable += head.trainable
         if head.reward is not None:
             self.judged += 1
@@ -64,7 +66,7 @@ def summary_table(heads: "Iterable[RolloutHead]") -> Table:
             str(totals.solved),
             mean,
             Text(str(unjudged), style="red" if unjudged else ""),
-            f"{totals.trainable}/{totals.episodes}",
+            f"{totals.trainable}/{totals.sampled}" if totals.sampled else "-",
             f"{totals.seconds / totals.episodes:.1f}",
         )
     return table
@@ -85,13 +87,16 @@ def document(ended: "RunAnswer", heads: "list[RolloutHead]") -> dict[str, Any]:
     }
 
 
-def commonest_failure(heads: "Iterable[RolloutHead]", taskset: Path) -> str:
+def commonest_failure(heads: "list[RolloutHead]", taskset: Path) -> str:
+    """Name the commonest failure with its remedy, and count the others by their origin."""
     told = Counter((head.error.origin, head.error.message) for head in heads if head.error)
     if not told:
         return "the run was stopped before one could be"
     (origin, message), count = told.most_common(1)[0]
+    others = Counter(head.error.origin for head in heads if head.error) - Counter({origin: count})
+    more = f"; the others: {', '.join(f'{n} with {one}' for one, n in others.most_common())}" if others else ""
     remedy = f"; `farm tasks validate {taskset}` looks closer" if origin in (Origin.TASK, Origin.VERIFIER) else ""
-    return f"{count} of {told.total()} failed with {origin}: {message}{remedy}"
+    return f"{count} of {told.total()} failures have the origin {origin}: {message}{remedy}{more}"
 
 
 def unsolved_by_oracle(heads: "Iterable[RolloutHead]", taskset: Path) -> str:
@@ -102,7 +107,7 @@ def unsolved_by_oracle(heads: "Iterable[RolloutHead]", taskset: Path) -> str:
         return ""
     more = f" and {len(below) - _MOST_NAMES} more" if len(below) > _MOST_NAMES else ""
     return (
-        f"the known solution of {len(below)} of {len(totals)} tasks was judged below 1 "
+        f"the known solution of {len(below)} of {len(totals)} judged tasks was judged below 1 "
         f"({', '.join(below[:_MOST_NAMES])}{more}); run `farm tasks validate {taskset}` to see why"
     )
 
@@ -110,7 +115,8 @@ def unsolved_by_oracle(heads: "Iterable[RolloutHead]", taskset: Path) -> str:
 def untrainable_lines(heads: "list[RolloutHead]") -> Iterator[str]:
     """Yield a line for each reason why judged rollouts of an endpoint cannot be trained on."""
     for reason, count in _untrainable_reasons(heads).items():
-        yield f"{count} of {len(heads)} rollouts are not trainable: {reason}"
+        each = ", each" if count > 1 else ""
+        yield f"{count} of {len(heads)} rollouts are not trainable{each} because {reason}"
 
 
 def _untrainable_reasons(heads: "Iterable[RolloutHead]") -> Mapping[str, int]:

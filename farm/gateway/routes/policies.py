@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Request
 
 from farm.core.policy_document import POLICY_NAME, PolicyDocument
 from farm.gateway.auth import AsLearner, AsViewer
-from farm.gateway.endpoint_warnings import addresses_of
+from farm.gateway.endpoint_warnings import addresses_of, warn_of_endpoints
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
 from farm.gateway.routes.runs import farm_status_or_empty
@@ -46,7 +46,10 @@ async def put_policy(
         former.endpoints if body.endpoints is None else body.endpoints,
         former.model if body.model is None else body.model,
     )
-    return _answer(await store.policies.put(document), await farm_status_or_empty(request))
+    status = await farm_status_or_empty(request)
+    answer = _answer(await store.policies.put(document), status)
+    warnings = await warn_of_endpoints(document.endpoints, endpoint_rules(request.app.state.config), status)
+    return answer.model_copy(update={"warnings": warnings})
 
 
 @router.get("")

@@ -1,10 +1,11 @@
 """Runs: create, list, read, pause, resume, cancel and delete them."""
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Request
@@ -12,12 +13,11 @@ from fastapi import APIRouter, Path, Request
 from farm.agents import UnknownAgent, named_agent
 from farm.config import Config
 from farm.core.agent import Agent
-from farm.core.endpoint_url import EndpointUrl
 from farm.core.group_options import SamplerKind
 from farm.core.harness import DEFAULT_HARNESS
 from farm.core.run import RETURNED, PolicySpec, RunSpec, TaskRef, is_requested
 from farm.gateway.auth import AsOperator, AsViewer
-from farm.gateway.endpoint_warnings import warn_of_refusals
+from farm.gateway.endpoint_warnings import warn_of_endpoints, warn_of_loopback
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
 from farm.gateway.tasksets import Prepare, TasksetError, locate
@@ -43,7 +43,7 @@ from farm.schemas.responses import (
     TaskAnswer,
     TaskRateAnswer,
 )
-from farm.store import RunInUse, RunRecord, RunState, Store, UnknownRun
+from farm.store import RunInUse, RunRecord, RunState, Store, UnknownPolicy, UnknownRun
 from farm.store.errors import RUNS_LISTED
 from farm.tasks import TaskError
 from farm.tasks.validation_file import FitTasks, refuse_unvalidated
@@ -98,12 +98,9 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
     await store.put_run(spec)
     await notify_scheduler(request.app.state.scheduler.submit(spec.run_id))
     answer = await _load_run(request, spec.run_id)
-    warnings = answer.warnings
-    if policy.endpoint and not warnings:
-        warnings = await warn_of_refusals(policy.endpoint, endpoint_rules(config), await farm_status_or_empty(request))
     left_out = () if fit is None else fit.left_out[:MOST_LEFT_OUT]
     named = tuple(LeftOutAnswer(task=task, why=why) for task, why in left_out)
-    return answer.model_copy(update={"left_out": named, "warnings": warnings})
+    return answer.model_copy(update={"left_out": named, "warnings": await _warn(policy, request)})
 
 
 @router.get("/runs")
@@ -339,13 +336,18 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
 
 
 def _warnings(run: RunRecord, status: FarmStatus) -> tuple[str, ...]:
-    endpoint = run.spec.policy.endpoint
-    if run.state.ended or not endpoint or len(status.present) < 2 or not EndpointUrl.parse(endpoint).is_loopback:
-        return ()
-    return (
-        f"{endpoint} is a loopback address, which is another machine on each of the {len(status.present)} nodes; "
-        "name the endpoint by an address that all nodes reach",
-    )
+    return () if run.state.ended else warn_of_loopback(run.spec.policy.endpoint, status)
+
+
+async def _warn(policy: PolicySpec, request: Request) -> tuple[str, ...]:
+    """Return the warnings for the endpoints of a new run."""
+    store: Store = request.app.state.store
+    endpoints: Sequence[str] = (policy.endpoint,) if policy.endpoint else ()
+    if policy.policy:
+        with contextlib.suppress(UnknownPolicy):  # it was deleted in this moment
+            endpoints = (await store.policies.get(policy.policy)).endpoints
+    rules = endpoint_rules(request.app.state.config)
+    return await warn_of_endpoints(endpoints, rules, await farm_status_or_empty(request))
 
 
 def _summary(run: RunRecord) -> RunSummary:

@@ -495,7 +495,7 @@ def test_unsolved_oracle_run_fails_and_names_validate(farm: Farm, up: Mapping[st
     remedy = f"run `farm tasks validate {tmp_path / 'basket'}` to see why"
     assert done.stderr.splitlines()[-1] == (
         f"error: oracle solved no task of {rollout['run_id']}: "
-        f"the known solution of 1 of 1 tasks was judged below 1 (basket); {remedy}"
+        f"the known solution of 1 of 1 judged tasks was judged below 1 (basket); {remedy}"
     )
 
 

@@ -60,3 +60,20 @@ async def test_answer_to_a_new_run_holds_the_warning(tmp_path: Path) -> None:
     assert answer.status_code == 201, answer.text
     (warning,) = answer.json()["warnings"]
     assert warning.startswith(f"{OWN} is on the gateway's own machine")
+
+
+async def test_named_policy_gives_the_warnings_of_its_endpoints(tmp_path: Path) -> None:
+    (tmp_path / "tasksets" / "demo").mkdir(parents=True)
+    scheduler = RecordingScheduler()
+    scheduler.nodes = 2
+    async with (
+        running_store(tmp_path) as store,
+        running_gateway(store, tmp_path, scheduler=scheduler) as url,
+        httpx.AsyncClient(base_url=url, headers=AS_OPERATOR) as http,
+    ):
+        announced = await http.put("/v1/policies/loop", json={"version": 1, "endpoints": [OWN]})
+        run = await http.post("/v1/runs", json={"taskset": "demo", "policy": "loop", "group_size": 1})
+        direct = await http.post("/v1/runs", json={"taskset": "demo", "policy": OWN, "group_size": 1})
+    for answer in (announced, run, direct):
+        (warning,) = answer.json()["warnings"]
+        assert warning.startswith(f"{OWN} is a loopback address, which is another machine on each of the 2 nodes; ")
