@@ -146,10 +146,7 @@ class Scheduler:
         return StopEpisode(episode.node_id, episode.rollout_id, episode.attempt)
 
     def _offer(self, run: RunProgress, *, load: int | None = None) -> None:
-        """Queue a run for placement by its number of running episodes. An older entry of the run becomes stale.
-
-        ``load`` is used in place of that number.
-        """
+        """Queue a run by ``load``, or by its number of running episodes. An older entry of the run becomes stale."""
         if run.startable:
             self._stamp += 1
             self._stamps[run.spec.run_id] = self._stamp
@@ -309,6 +306,8 @@ class Scheduler:
         if now < self._hold_until:
             return
         yield from self._sandboxes.place(now)
+        if not self._ready or not self.fleet.has_open(now):
+            return
         blocked: list[RunProgress] = []
         requested = sum(len(run.running) for run in self._runs.values() if run.spec.requested)
         while self._ready and self.fleet.has_open(now):

@@ -87,7 +87,7 @@ def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = Non
         "failed": failed,
         "reward": "-" if run.summary.reward_mean is None else f"{run.summary.reward_mean:.3f}",
         "groups to lease": f"{run.summary.groups_waiting}, {run.summary.queued_bytes} bytes are stored",
-        **_pacing_rows(run),
+        **pacing_rows(run),
         "note": note or "-",
     }
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -95,10 +95,10 @@ def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = Non
         table.add_row(name, value)
     table_console.print(table)
     if run.rates:
-        _print_rates(run)
+        table_console.print(rates_table(run))
 
 
-def _pacing_rows(run: "RunAnswer") -> dict[str, str]:
+def pacing_rows(run: "RunAnswer") -> dict[str, str]:
     """Return the rows that only a run with such options has."""
     summary, options = run.summary, run.options
     rows = {}
@@ -112,12 +112,13 @@ def _pacing_rows(run: "RunAnswer") -> dict[str, str]:
     return rows
 
 
-def _print_rates(run: "RunAnswer") -> None:
+def rates_table(run: "RunAnswer") -> Table:
+    """Return the tasks that the sampler of a run does not choose now."""
     table = Table("task", "standing", "solved", "tried again", box=None, pad_edge=False)
     for rate in run.rates:
         again = "never" if rate.again_in is None else f"after {rate.again_in} passes"
         table.add_row(rate.task, rate.standing, f"{rate.solved} of {rate.judged}", again)
-    table_console.print(table)
+    return table
 
 
 @app.command()

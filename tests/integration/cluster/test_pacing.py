@@ -68,6 +68,23 @@ async def test_absent_learner_stops_admission_and_loses_nothing(cluster: Cluster
     assert await count(cluster.store, "bytes_queued") == 0
 
 
+async def test_stored_bytes_stay_within_their_bound(cluster: Cluster) -> None:
+    """All rollouts of this run have nearly the same size, so the bound is kept to a byte."""
+    await cluster.node("a")
+    await cluster.run(groups=60, options=GroupOptions(queue_bytes=30_000))
+    acked = 0
+    while acked < 60:
+        lease = await cluster.store.lease("one", "r", max_groups=9, lease_s=60.0, wait_s=30.0)
+        assert 0 < await count(cluster.store, "bytes_queued") <= 30_000
+        await cluster.store.ack(lease.lease_id)
+        acked += len(lease.groups)
+        if acked < 50:
+            await waits(cluster, "learner")
+    await cluster.ended()
+    assert await count(cluster.store, "bytes") > 30_000, "the run is larger than its bound"
+    assert await count(cluster.store, "bytes_queued") == 0
+
+
 async def test_announced_versions_admit_groups(cluster: Cluster) -> None:
     await announce(cluster.store, 3)
     await cluster.node("a")

@@ -7,10 +7,17 @@ import pytest
 
 from farm.cli.nodes import nodes_table
 from farm.cli.options import PlainConsole
-from farm.cli.runs import policy_name
+from farm.cli.runs import pacing_rows, policy_name, rates_table, rollout_count
 from farm.cli.runs.run import progress_note
 from farm.cli.runs.table import counts_line, ordered, run_table
-from farm.schemas.responses import NodeAnswer, PolicyAnswer, RunAnswer, RunSummary
+from farm.schemas.responses import (
+    GroupOptionsAnswer,
+    NodeAnswer,
+    PolicyAnswer,
+    RunAnswer,
+    RunSummary,
+    TaskRateAnswer,
+)
 
 NODE = NodeAnswer(
     node_id="a", state="open", why="", slots=2, running=0, seen_s=0.0, cpu_load=0.0, memory_load=0.0, disk_load=0.0
@@ -109,3 +116,33 @@ def test_lost_node_row_has_no_numbers() -> None:
 )
 def test_progress_note_keeps_counts(one: RunAnswer, note: str) -> None:
     assert progress_note(one) == note
+
+
+def test_run_without_end_shows_no_expected_rollouts() -> None:
+    endless = run("a")
+    endless = endless.model_copy(update={"summary": endless.summary.model_copy(update={"expected": 0})})
+    assert (rollout_count(run("a")), rollout_count(endless)) == ("7/20", "7, without end")
+    file = io.StringIO()
+    PlainConsole(file=file, width=200).print(run_table([endless]))
+    assert "7/∞" in file.getvalue()
+
+
+def test_run_shows_its_pace_and_its_retired_tasks() -> None:
+    rates = (
+        TaskRateAnswer(task="one", standing="retired", judged=8, solved=8),
+        TaskRateAnswer(task="two", standing="postponed", judged=9, solved=0, again_in=3),
+    )
+    options = GroupOptionsAnswer(max_staleness=4, batch_groups=16, redundant=1)
+    summary = run("a").summary.model_copy(update={"policy_lag_mean": 1.5, "groups_dropped_stale": 2, "surplus": 3})
+    shown = run("a").model_copy(update={"options": options, "summary": summary, "rates": rates})
+    assert pacing_rows(shown) == {
+        "policy lag": "1.50 versions on average",
+        "staleness": "at most 4 versions, 16 groups a step; 2 dropped, 0 replaced",
+        "redundant": "1 members a group; 3 were cancelled",
+    }
+    assert pacing_rows(run("a")) == {}
+    file = io.StringIO()
+    PlainConsole(file=file, width=200).print(rates_table(shown))
+    _, retired, postponed = file.getvalue().splitlines()
+    assert retired.split() == ["one", "retired", "8", "of", "8", "never"]
+    assert postponed.split() == ["two", "postponed", "0", "of", "9", "after", "3", "passes"]
