@@ -3,12 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,6 +18,19 @@
 #define LINKS_MAX 40
 #define EXCHANGE (1u << 1) /* RENAME_EXCHANGE, which musl does not define */
 #define PERMISSIONS 07777
+/* statfs(2). Musl has no linux/magic.h. */
+#define PROC_MAGIC 0x9fa0
+#define SYSFS_MAGIC 0x62656572
+#define CGROUP_MAGIC 0x27e0eb
+#define CGROUP2_MAGIC 0x63677270
+
+/* Return whether a file is one of the kernel's, of which each read may fail in its own way: /proc/self/mem with EIO. */
+static bool is_kernel_file(int fd)
+{
+    struct statfs fs;
+    return fstatfs(fd, &fs) || fs.f_type == PROC_MAGIC || fs.f_type == SYSFS_MAGIC || fs.f_type == CGROUP_MAGIC ||
+           fs.f_type == CGROUP2_MAGIC;
+}
 
 int file_read(const char *path, uint64_t offset, uint64_t limit, struct buffer *out)
 {
@@ -36,7 +51,7 @@ int file_read(const char *path, uint64_t offset, uint64_t limit, struct buffer *
         }
         ssize_t n = pread(fd, out->data + out->len, chunk, (off_t)offset);
         if (n < 0 && errno != EINTR)
-            error = errno;
+            error = errno == EIO && is_kernel_file(fd) ? EINVAL : errno; /* EIO means that a disk of the machine fails */
         else if (n == 0)
             break;
         else if (n > 0) {

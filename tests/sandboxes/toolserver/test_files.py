@@ -360,6 +360,14 @@ async def test_refused_write_leaves_nothing(server: ToolServer, home: Path, path
     assert sorted(os.listdir(home)) == before
 
 
+async def test_failed_read_of_kernel_file_is_no_disk_fault(server: ToolServer, home: Path) -> None:
+    """EIO stands for a disk of the machine, and a program in a sandbox must not cause it."""
+    (home / "report.xml").symlink_to("/proc/self/mem")
+    with pytest.raises(OSError, match="Input/output error"):
+        (home / "report.xml").read_bytes()
+    assert await refusal(server.read_file("report.xml")) == errno.EINVAL
+
+
 async def test_symlink_replaces_files_and_links(server: ToolServer, home: Path) -> None:
     (home / "file").write_text("x")
     await server.write_link("file", "target")
