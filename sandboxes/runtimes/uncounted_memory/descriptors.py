@@ -43,6 +43,7 @@ class OpenDescriptors:
 
     ``listed_bytes``: sizes of directories that are being read; overlayfs keeps a list of their names in memory.
     ``rewound_bytes``: sizes of those at position 0, which may have such a list if they were read and rewound.
+    ``anonymous``: descriptors of anonymous inodes, such as timers (timerfd_create(2)) and epoll instances.
     """
 
     inodes: set[Inode] = field(default_factory=set)
@@ -50,6 +51,7 @@ class OpenDescriptors:
     listed_bytes: int = 0
     rewound_bytes: int = 0
     in_flight: int = 0
+    anonymous: int = 0
     sampled: bool = False
 
 
@@ -93,6 +95,7 @@ def _scaled(part: OpenDescriptors, times: float) -> OpenDescriptors:
         listed_bytes=round(part.listed_bytes * times),
         rewound_bytes=round(part.rewound_bytes * times),
         in_flight=round(part.in_flight * times),
+        anonymous=round(part.anonymous * times),
         sampled=True,
     )
 
@@ -116,6 +119,9 @@ class _DescriptorReader:
                 elif stat.S_ISSOCK(status.st_mode) and status.st_ino not in self.sockets:
                     self.sockets.add(status.st_ino)
                     self.totals.in_flight += int(_fdinfo(task, number).get("scm_fds", "0"))
+                elif not stat.S_IFMT(status.st_mode):  # only anonymous inodes have no type
+                    known = self._tasks_by_descriptor[number, (status.st_dev, status.st_ino)]
+                    self.totals.anonymous += _insert(known, task, KCMP_FILE, number)
 
     def _add_directory(self, task: int, number: int, status: os.stat_result) -> None:
         fields = _fdinfo(task, number)

@@ -9,6 +9,7 @@
 | flight (unix(7))     | cannot be inspected                      | that are themselves in flight                |
 | corked UDP datagrams | they wait in pages of the socket         | ``tx_queue`` of ``/proc/PID/net/udp``        |
 | multicast groups     | the network namespace holds them         | ``/proc/PID/net/igmp``                       |
+| timers and epoll     | each has an object of its own            | descriptors of anonymous inodes              |
 | TCP connections that | packets make them and fill them, until   | ``/proc/PID/net/sockstat``, and ``rx_queue`` |
 | nobody has accepted  | accept(2) gives them to a process        | of ``/proc/PID/net/tcp`` without an inode    |
 
@@ -31,6 +32,9 @@ LOCK_OBJECTS = Path("/sys/kernel/slab/file_lock_cache/objects")
 LOCK_BYTES = 192
 DIRECTORY_BYTES = 4096
 MEMBERSHIP_BYTES = 256
+ANONYMOUS_BYTES = 256
+"""The object behind a timer or an epoll instance: kmalloc-256 in ``/proc/slabinfo``."""
+
 IN_FLIGHT_BYTES = 1 << 20
 """A descriptor in flight may be an open directory, which holds this much if it has 2,000 long names."""
 
@@ -60,6 +64,7 @@ class UncountedMemory:
     corked_bytes: int = 0
     memberships: int = 0
     in_flight: int = 0
+    anonymous: int = 0
     connections_bytes: int = 0
     unaccepted: int = 0
     sampled: bool = False
@@ -69,7 +74,8 @@ class UncountedMemory:
         """Return the measured figures, without estimates and assumptions."""
         if not self.sampled:
             return replace(self, rewound_bytes=0, in_flight=0, unaccepted=0)
-        return replace(self, directories=0, listed_bytes=0, rewound_bytes=0, in_flight=0, unaccepted=0, sampled=False)
+        guessed = ("directories", "listed_bytes", "rewound_bytes", "in_flight", "anonymous", "unaccepted")
+        return replace(self, **dict.fromkeys(guessed, 0), sampled=False)
 
     @property
     def bytes(self) -> int:
@@ -81,6 +87,7 @@ class UncountedMemory:
             + self.corked_bytes
             + self.memberships * MEMBERSHIP_BYTES
             + self.in_flight * IN_FLIGHT_BYTES
+            + self.anonymous * ANONYMOUS_BYTES
             + self.connections_bytes
             + self.unaccepted * UNACCEPTED_BYTES
         )
@@ -95,6 +102,7 @@ class UncountedMemory:
             (self.corked_bytes, f"{self.corked_bytes >> 10} KiB in corked UDP sockets"),
             (self.memberships * MEMBERSHIP_BYTES, f"{self.memberships} multicast groups"),
             (self.in_flight * IN_FLIGHT_BYTES, f"{self.in_flight} descriptors sent over unix sockets and not received"),
+            (self.anonymous * ANONYMOUS_BYTES, f"{self.anonymous} timers and epoll instances"),
             (
                 self.connections_bytes + self.unaccepted * UNACCEPTED_BYTES,
                 f"{self.connections_bytes >> 10} KiB in TCP connections, {self.unaccepted} with data and not accepted",
@@ -129,7 +137,7 @@ def survey(groups: Mapping[str, Path], lock_table_bytes: int, descriptors: int =
     for name, held in found.items():
         read = read_descriptors(tasks[name], descriptors)
         held.directories, held.in_flight, held.sampled = read.directories, read.in_flight, read.sampled
-        held.listed_bytes, held.rewound_bytes = read.listed_bytes, read.rewound_bytes
+        held.listed_bytes, held.rewound_bytes, held.anonymous = read.listed_bytes, read.rewound_bytes, read.anonymous
         opened[name] = read.inodes
         _add_network(held, tasks[name])
     if lock_table_bytes:

@@ -113,6 +113,18 @@ async def test_unaccepted_connections_end_their_sandbox(wide: Scene, kind: str, 
     assert "TCP connections" in await ended_for(wide, f"hoard {kind} {count} 1")
 
 
+@pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
+@pytest.mark.parametrize("kind", ["timers", "epoll"])
+async def test_timers_and_epoll_instances_end_their_sandbox(wide: Scene, kind: str) -> None:
+    assert "timers and epoll instances" in await ended_for(wide, f"hoard {kind} 4000 72")
+
+
+@pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
+async def test_timers_are_kept_without_the_watch(wide: Scene) -> None:
+    """A quarter of those that would end the sandbox, of 256 bytes each."""
+    await keeps_without_the_watch(wide, "timers 4000 18", 16 * MIB)
+
+
 async def test_unaccepted_connections_are_kept_without_the_watch(wide: Scene) -> None:
     await keeps_without_the_watch(wide, "backlog 20000 1", 32 * MIB)
 
@@ -177,6 +189,13 @@ async def test_sampled_descriptors_give_estimate_of_all(wide: Scene) -> None:
     assert 2000 < held.directories < 6000
     assert held.certain.directories == 0
     assert (await asyncio.to_thread(survey, group, 0))[wide.attacker.id].directories >= 4000
+
+
+@pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
+async def test_timers_are_counted_once(wide: Scene) -> None:
+    assert text(await wide.attack("hoard timers 1000 2", timeout_s=ANSWER_S)).split() == ["2000", "0"]
+    held = await asyncio.to_thread(survey, group_of(wide, wide.attacker.id), 0)
+    assert 2000 <= held[wide.attacker.id].anonymous < 2100
 
 
 async def test_ordinary_number_of_locks_is_kept(after_an_attack: Scene) -> None:

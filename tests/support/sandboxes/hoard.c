@@ -5,11 +5,13 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <stdint.h>
+#include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/uio.h>
 
 #include "taking.h"
@@ -340,6 +342,9 @@ static long waiting(size_t size) {
 static long backlog(void) { return waiting(0); }
 static long backlog_with_data(void) { return waiting(DATAGRAM); }
 
+static long timer(void) { return timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC) >= 0; }
+static long epoll(void) { return epoll_create1(EPOLL_CLOEXEC) >= 0; }
+
 static const struct kind kinds[] = {
     {"sendto", sendto_more}, {"sendto6", sendto_more_v6}, {"sendmsg", sendmsg_more}, {"sendmmsg", sendmmsg_more},
     {"cork", cork}, {"corklite", cork_lite}, {"errors", errors_v4}, {"errors6", errors_v6}, {"splice", splice_more},
@@ -348,6 +353,7 @@ static const struct kind kinds[] = {
     {"memory", in_memory}, {"flock", flocks}, {"directories", directory}, {"listings", listing},
     {"rewound", rewound_listing}, {"flight", listing_in_flight}, {"nested", listing_in_a_socket_in_flight},
     {"threads", listings_of_a_thread}, {"backlog", backlog}, {"fullbacklog", backlog_with_data},
+    {"timers", timer}, {"epoll", epoll},
 };
 
 int main(int argc, char **argv) { return hold(kinds, sizeof kinds / sizeof *kinds, argc, argv); }
