@@ -14,6 +14,16 @@ class Incomplete(StrEnum):
     """It is tried afresh with another seed, a bounded number of times."""
 
 
+class Stragglers(StrEnum):
+    """The treatment of groups that take long, in a run with ``max_staleness``."""
+
+    WAIT = "wait"
+    """Groups are delivered in the order in which they were started, so the learner waits for a late one."""
+
+    DROP = "drop"
+    """Groups are delivered in the order in which they are complete, so a late one may be too stale and is dropped."""
+
+
 class SamplerKind(StrEnum):
     """The rule by which the task of each group is chosen."""
 
@@ -46,6 +56,7 @@ class GroupOptions:
     max_staleness: int | None = None
     batch_groups: int = 1
     first_version: int = 0
+    stragglers: Stragglers = Stragglers.WAIT
     queue_groups: int | None = None
     queue_bytes: int | None = None
     incomplete: Incomplete = Incomplete.DELIVER
@@ -57,6 +68,11 @@ class GroupOptions:
     def is_paced(self) -> bool:
         """Return whether the run waits for its learner."""
         return self.max_staleness is not None or self.queue_groups is not None or self.queue_bytes is not None
+
+    @property
+    def in_turn(self) -> bool:
+        """Return whether groups are delivered in the order in which they were started."""
+        return self.max_staleness is not None and self.stragglers is Stragglers.WAIT
 
     @property
     def needs_feedback(self) -> bool:

@@ -131,6 +131,7 @@ class GroupOptionsAnswer(AnswerBody):
     max_staleness: int | None = None
     batch_groups: int = 1
     first_version: int = 0
+    stragglers: str = "wait"
     queue_groups: int | None = None
     queue_bytes: int | None = None
     incomplete: str = "deliver"

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, StrictInt, TypeAdapter, model_validator
 
-from farm.core.group_options import GroupOptions, Incomplete, SamplerKind
+from farm.core.group_options import GroupOptions, Incomplete, SamplerKind, Stragglers
 from farm.core.run import RunSpec
 from farm.schemas.request_body import RequestBody
 
@@ -31,7 +31,8 @@ class GroupOptionsBody(RequestBody):
     ``pass_rate``.
 
     ``max_staleness`` with ``batch_groups``, the groups of one training step: a group starts only if the learner can use
-    it within so many policy versions. ``queue_groups`` and ``queue_bytes`` bound what waits for the learner.
+    it within so many policy versions. ``stragglers``: ``wait`` delivers groups in the order of their start, ``drop`` in
+    the order in which they are complete. ``queue_groups`` and ``queue_bytes`` bound what waits for the learner.
 
     ``incomplete: refill`` tries a member afresh whose attempts all failed. ``redundant``: each group starts so many
     more members than it needs.
@@ -45,6 +46,7 @@ class GroupOptionsBody(RequestBody):
     pass_rate: Annotated[tuple[Rate, Rate] | None, Field()] = None
     max_staleness: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = None
     batch_groups: Annotated[StrictInt, Field(ge=1, le=999_999)] | None = None
+    stragglers: Stragglers = Stragglers.WAIT
     queue_groups: Annotated[StrictInt, Field(ge=1, le=999_999)] | None = None
     queue_bytes: Annotated[StrictInt, Field(ge=1, lt=2**53)] | None = None
     incomplete: Incomplete = Incomplete.DELIVER
@@ -90,6 +92,7 @@ class GroupOptionsBody(RequestBody):
             max_staleness=self.max_staleness,
             batch_groups=self.batch_groups or 1,
             first_version=first_version,
+            stragglers=self.stragglers,
             queue_groups=self.queue_groups,
             queue_bytes=self.queue_bytes,
             incomplete=self.incomplete,

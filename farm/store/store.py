@@ -104,6 +104,7 @@ class Store:
             spec.policy.policy,
             "" if options.max_staleness is None else options.max_staleness,
             int(options.needs_feedback),
+            int(options.in_turn),
         )
         if created < 0:
             raise RunExists(f"another run has the id {spec.run_id}; choose a new one")

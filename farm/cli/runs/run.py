@@ -53,6 +53,9 @@ def run(
     batch_groups: Annotated[
         int | None, typer.Option(min=1, help="Groups of one training step; needed with --max-staleness.")
     ] = None,
+    stragglers: Annotated[
+        str | None, typer.Option(help="With --max-staleness: wait for late groups, or drop them if too stale; wait.")
+    ] = None,
     queue_groups: Annotated[
         int | None, typer.Option(min=1, help="Groups that may run, be ready or be leased at once.")
     ] = None,
@@ -128,6 +131,7 @@ def run(
         "pass_rate": None if pass_rate is None else _rates(pass_rate),
         "max_staleness": max_staleness,
         "batch_groups": batch_groups,
+        "stragglers": stragglers,
         "queue_groups": queue_groups,
         "queue_bytes": queue_bytes,
         "incomplete": incomplete,

@@ -6,7 +6,8 @@
 --   base:run              HASH    spec (JSON), state, reason, created_ms, ended_ms; requested (1) if the run is one group
 --                                 that a learner reads by its id: then the stream stays empty, and no lease reads it;
 --                                 policy: the name of its policy, if it has one; max_staleness: if stale groups are
---                                 dropped and replaced; feedback: if base:feedback is kept
+--                                 dropped and replaced; feedback: if base:feedback is kept; in_turn: if groups are
+--                                 delivered in the order of their ordinals
 --                                 state: running | paused | finished | cancelled | failed; the last three are final
 --   base:counts           HASH    counters; see "COUNTERS"
 --   base:payload:<id>     STRING  the rollout as stored wire form: one zstd frame of msgpack
@@ -24,6 +25,7 @@
 --                                 record of a surplus member was kept
 --   base:feedback         LIST    news of groups for the scheduler: "complete <group> <judged> <solved>" and
 --                                 "stale <group>", which replaces the group, each once for a group
+--   base:early            ZSET    complete groups that wait for an earlier group, scored by their ordinals
 --   base:rules            HASH    group -> the version of the rules that its members are judged by
 --   base:fresh:<token>:<id>, base:fresh-head:<token>:<id>
 --                         STRING  a payload and a head that a rescoring is about to put in place; they expire
@@ -69,7 +71,7 @@
 --   dropped_zero_variance, dropped_stale, requests_complete (requested groups, which groups_complete does not count),
 --   groups_returned (stale groups that are replaced), surplus (members of groups that were complete without them),
 --   lag_sum and lag_groups (policy lag of leased groups), bytes_queued (stored bytes of groups that are not settled;
---   goes up and down), bytes_largest (of one rollout)
+--   goes up and down), bytes_largest (of one rollout), in_turn (the ordinal of the next group that is delivered in turn)
 --
 -- INVARIANTS  An entry belongs to a live lease exactly while now < its score in base:held, and that score is the
 --   lease's expires_ms: so a lease is lost at the very moment its groups become free, and no two leases share one.
@@ -87,6 +89,7 @@ local LEARNERS = "learners"
 local KEEP_MS = 24 * 3600 * 1000
 local MOST_DROPS = 500
 local MOST_FORGOTTEN = 2000
+local RETURNED = 1e9
 
 local function key(name) return base .. ":" .. name end
 
@@ -119,29 +122,18 @@ end
 local commands = {}
 local learners = {} -- the functions of checkpoints.lua that leases need
 
--- spec, requested (1 or ""), policy or "", max_staleness or "", feedback (1 or 0)
+-- spec, requested (1 or ""), policy or "", max_staleness or "", feedback (1 or 0), in_turn (1 or 0)
 -- -> 1 new, 0 the same run is there already, -1 another run has this id
-function commands.create_run(spec, requested, policy, max_staleness, feedback)
+function commands.create_run(spec, requested, policy, max_staleness, feedback, in_turn)
   local known = redis.call("HGET", key("run"), "spec")
   if known then return known == spec and 0 or -1 end
   redis.call("HSET", key("run"), "spec", spec, "state", "running", "reason", "", "created_ms", now_ms())
   if requested ~= "" then redis.call("HSET", key("run"), "requested", 1) end
   if policy ~= "" then redis.call("HSET", key("run"), "policy", policy) end
   if max_staleness ~= "" then redis.call("HSET", key("run"), "max_staleness", max_staleness) end
+  if in_turn == "1" then redis.call("HSET", key("run"), "in_turn", 1) end
   if feedback == "1" then redis.call("HSET", key("run"), "feedback", 1) end
   redis.call("XGROUP", "CREATE", key("stream"), LEARNERS, "0", "MKSTREAM")
-  return 1
-end
-
--- state, reason -> 1 done, 0 the run has ended otherwise, -1 no such run
-function commands.set_state(state, reason)
-  local current = redis.call("HGET", key("run"), "state")
-  if not current then return -1 end
-  if current == state then return 1 end
-  if ended(current) then return 0 end
-  redis.call("HSET", key("run"), "state", state, "reason", reason)
-  if ended(state) then redis.call("HSET", key("run"), "ended_ms", now_ms()) end
-  wake()
   return 1
 end
 
@@ -185,6 +177,40 @@ local function facts_of(group, size, fresh)
   return cjson.encode(facts)
 end
 
+-- Put a complete group on the stream.
+local function deliver(group)
+  local facts = facts_of(group, tonumber(redis.call("HGET", key("group:" .. group), "size")))
+  local entry = redis.call("XADD", key("stream"), "*", "group", group, "facts", facts)
+  redis.call("HSET", key("group:" .. group), "entry", entry)
+  count("groups_complete")
+end
+
+-- Deliver the early groups whose turn it is, or all of them.
+local function deliver_early(all)
+  while true do
+    local first = redis.call("ZRANGE", key("early"), 0, 0, "WITHSCORES")
+    if not first[1] or not (all or tonumber(first[2]) == counted("in_turn")) then return end
+    redis.call("ZREM", key("early"), first[1])
+    deliver(first[1])
+    count("in_turn")
+  end
+end
+
+-- state, reason -> 1 done, 0 the run has ended otherwise, -1 no such run
+function commands.set_state(state, reason)
+  local current = redis.call("HGET", key("run"), "state")
+  if not current then return -1 end
+  if current == state then return 1 end
+  if ended(current) then return 0 end
+  redis.call("HSET", key("run"), "state", state, "reason", reason)
+  if ended(state) then
+    redis.call("HSET", key("run"), "ended_ms", now_ms())
+    deliver_early(true)
+  end
+  wake()
+  return 1
+end
+
 local function requested() return redis.call("HEXISTS", key("run"), "requested") == 1 end
 
 local function complete(group, size)
@@ -206,9 +232,13 @@ local function complete(group, size)
     if redis.call("HGET", name, "reward:" .. i) == "null" then unjudged = unjudged + 1 end
   end
   feed_back(string.format("complete %s %d %s", group, size - unjudged, redis.call("HGET", name, "solved") or "0"))
-  local entry = redis.call("XADD", key("stream"), "*", "group", group, "facts", facts_of(group, size))
-  redis.call("HSET", key("group:" .. group), "entry", entry)
-  count("groups_complete")
+  local ordinal = tonumber(string.match(group, "%-g(%d+)$"))
+  if redis.call("HEXISTS", key("run"), "in_turn") == 0 or ordinal >= RETURNED then
+    deliver(group)
+  else
+    redis.call("ZADD", key("early"), ordinal, group)
+    deliver_early(false)
+  end
   wake()
 end
 
@@ -237,7 +267,7 @@ function commands.publish(id, group, index, size, mark, status, reward, rules, s
   local accepted = redis.call("HGET", name, "mark:" .. index) or redis.call("HGET", name, "surplus:" .. index)
   if accepted then return accepted == mark and 1 or 0 end
   local known = redis.call("HGET", name, "size")
-  if redis.call("HEXISTS", name, "entry") == 1 and known == size then
+  if known == size and redis.call("HGET", name, "accepted") == size then
     if status ~= "aborted" then return -5 end
     redis.call("HSET", name, "surplus:" .. index, mark)
     keep(id, payload, sidecar, head)
@@ -528,7 +558,7 @@ local function forget_run()
   end
   if #rollouts == MOST_FORGOTTEN then return false end
   for _, name in ipairs({ "run", "counts", "heads", "order", "stream", "held", "settled", "rules", "wake",
-    "feedback" }) do
+    "feedback", "early" }) do
     redis.call("UNLINK", key(name))
   end
   learners.forget()
@@ -542,7 +572,7 @@ function commands.delete()
   if not state then return "unknown" end
   if not ended(state) then return "running" end
   if redis.call("ZCOUNT", key("held"), "(" .. now_ms(), "+inf") > 0 then return "leased" end
-  for _, name in ipairs({ "run", "counts", "heads", "stream", "held", "settled", "rules", "feedback" }) do
+  for _, name in ipairs({ "run", "counts", "heads", "stream", "held", "settled", "rules", "feedback", "early" }) do
     redis.call("UNLINK", key(name))
   end
   learners.forget()

@@ -377,6 +377,7 @@ async def test_run_shows_its_group_options(place: Place) -> None:
         "max_staleness": 2,
         "batch_groups": 4,
         "first_version": 6,
+        "stragglers": "wait",
         "queue_groups": 9,
         "queue_bytes": None,
         "incomplete": "deliver",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.core.group_options import GroupOptions, SamplerKind
+from farm.core.group_options import GroupOptions, SamplerKind, Stragglers
 from farm.core.policy_document import PolicyDocument
 from farm.core.rollout import InvalidRollout, Status
 from farm.store import GroupNews, LeaseFilter, RunState, Store, StreamState
@@ -93,6 +93,39 @@ async def test_run_without_bound_drops_and_replaces_nothing(store: Store) -> Non
     assert (await counts(store))["dropped_stale"] == 1
     assert "groups_returned" not in await counts(store)
     assert await store.pacing.news("run-a") == ()
+
+
+async def test_groups_are_delivered_in_the_order_of_their_start(store: Store) -> None:
+    await announce(store, 5)
+    await store.put_run(run_spec(groups=4, policy="main", options=STALE))
+    for group in (1, 3):
+        await publish(store, group, (0.0, 1.0), version=5)
+    assert (await store.lease("one", "run-a", max_groups=9, lease_s=LONG_S)).groups == ()
+    await publish(store, 0, (0.0, 1.0), version=5)
+    lease = await store.lease("one", "run-a", max_groups=9, lease_s=LONG_S)
+    assert [group.group_id for group in lease.groups] == ["run-a-g000000", "run-a-g000001"]
+    await publish(store, 10**9, (0.0, 1.0), version=5)
+    again = await store.lease("one", "run-a", max_groups=9, lease_s=LONG_S)
+    assert [group.group_id for group in again.groups] == ["run-a-g1000000000"], "a replaced group waits for none"
+
+
+async def test_end_of_run_delivers_groups_whose_turn_never_comes(store: Store) -> None:
+    await announce(store, 5)
+    await store.put_run(run_spec(groups=4, policy="main", options=STALE))
+    for group in (3, 1):
+        await publish(store, group, (0.0, 1.0), version=5)
+    await store.set_run_state("run-a", RunState.CANCELLED)
+    lease = await store.lease("one", "run-a", max_groups=9, lease_s=LONG_S)
+    assert [group.group_id for group in lease.groups] == ["run-a-g000001", "run-a-g000003"]
+    assert (await store.ack(lease.lease_id)).stream is StreamState.DRAINED
+
+
+async def test_run_that_drops_stragglers_delivers_at_once(store: Store) -> None:
+    await announce(store, 5)
+    options = GroupOptions(max_staleness=1, stragglers=Stragglers.DROP)
+    await store.put_run(run_spec(groups=4, policy="main", options=options))
+    await publish(store, 1, (0.0, 1.0), version=5)
+    assert len((await store.lease("one", "run-a", lease_s=LONG_S)).groups) == 1
 
 
 async def test_queued_bytes_fall_with_acks_and_drops(store: Store) -> None:
