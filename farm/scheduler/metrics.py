@@ -263,7 +263,14 @@ class FarmMetrics:
             "farm_groups_returned", "Stale groups whose task gets another group", queue.get("groups_returned", 0.0)
         )
         yield GaugeMetricFamily(
-            "farm_queue_bytes", "Stored bytes of rollouts whose group is not settled", queue.get("bytes_queued", 0.0)
+            "farm_queue_bytes",
+            "Stored bytes of rollouts whose group is neither acked nor dropped",
+            queue.get("bytes_queued", 0.0),
+        )
+        yield GaugeMetricFamily(
+            "farm_provisional_bytes",
+            "Stored bytes of groups that are acked provisionally",
+            queue.get("bytes_provisional", 0.0),
         )
         yield CounterMetricFamily(
             "farm_rollouts_surplus",

@@ -18,6 +18,12 @@ function learners.leased(name, history, lease, now, expires)
   redis.call("ZADD", key("leases:" .. name), expires, lease)
 end
 
+-- Count the bytes of a group as acked provisionally (1), or as queued again (-1).
+local function move_bytes(group, direction)
+  count("bytes_provisional", direction * bytes_of(group))
+  count("bytes_queued", 0 - direction * bytes_of(group))
+end
+
 -- Ack the groups of a lease provisionally, in order; the number of the last ack.
 function learners.acked(name, entries)
   local number = redis.call("HGET", key("learner:" .. name), "acks")
@@ -26,6 +32,7 @@ function learners.acked(name, entries)
     redis.call("ZADD", key("acked:" .. name), number, pair[1])
     redis.call("ZREM", key("held"), pair[1])
     redis.call("HSET", key("group:" .. pair[2]), "settled", "provisional")
+    move_bytes(pair[2], 1)
   end
   count("groups_provisional", #entries)
   return number
@@ -67,6 +74,7 @@ local function free_all(name)
   for _, entry in ipairs(acked) do
     free(entry)
     redis.call("HDEL", key("group:" .. group_of(entry)), "settled")
+    move_bytes(group_of(entry), -1)
   end
   for _, lease in ipairs(redis.call("ZRANGEBYSCORE", key("leases:" .. name), "(" .. now, "+inf")) do
     for _, pair in ipairs(cjson.decode(redis.call("HGET", key("lease:" .. lease), "entries"))) do free(pair[1]) end
@@ -115,7 +123,10 @@ function commands.checkpoint(name, history, step, upto)
     return { "acks", found[3], found[2] }
   end
   local covered = redis.call("ZRANGEBYSCORE", key("acked:" .. name), "-inf", upto)
-  for _, entry in ipairs(covered) do settle(entry, group_of(entry), "acked") end
+  for _, entry in ipairs(covered) do
+    move_bytes(group_of(entry), -1)
+    settle(entry, group_of(entry), "acked")
+  end
   redis.call("ZREMRANGEBYSCORE", key("acked:" .. name), "-inf", upto)
   redis.call("HSET", home, "step", step, "final", upto, "at_ms", now_ms())
   count("groups_provisional", 0 - #covered)

@@ -70,8 +70,9 @@
 --   groups_restored (their acks were undone), groups_provisional (acked, and not final now; goes up and down),
 --   dropped_zero_variance, dropped_stale, requests_complete (requested groups, which groups_complete does not count),
 --   groups_returned (stale groups that are replaced), surplus (members of groups that were complete without them),
---   lag_sum and lag_groups (policy lag of leased groups), bytes_queued (stored bytes of groups that are not settled;
---   goes up and down), bytes_largest (of one rollout), in_turn (the ordinal of the next group that is delivered in turn)
+--   lag_sum and lag_groups (policy lag of leased groups), bytes_queued (stored bytes of groups that are neither
+--   settled nor acked provisionally) and bytes_provisional (of those acked so), which go up and down, bytes_largest (of
+--   one rollout), in_turn (the ordinal of the next group that is delivered in turn)
 --
 -- INVARIANTS  An entry belongs to a live lease exactly while now < its score in base:held, and that score is the
 --   lease's expires_ms: so a lease is lost at the very moment its groups become free, and no two leases share one.
@@ -367,12 +368,14 @@ local function next_free(consumer, now)
   return entry[1], group, redis.call("HGET", key("group:" .. group), "facts") or entry[2][4]
 end
 
+local function bytes_of(group) return tonumber(redis.call("HGET", key("group:" .. group), "bytes") or "0") end
+
 local function settle(entry, group, how)
   redis.call("XACK", key("stream"), LEARNERS, entry)
   redis.call("ZREM", key("held"), entry)
   redis.call("ZADD", key("settled"), now_ms(), entry)
   redis.call("HSET", key("group:" .. group), "settled", how)
-  count("bytes_queued", 0 - tonumber(redis.call("HGET", key("group:" .. group), "bytes") or "0"))
+  count("bytes_queued", 0 - bytes_of(group))
 end
 
 -- Have a stale group replaced, if its run replaces any and has not ended.

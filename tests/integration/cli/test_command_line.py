@@ -14,6 +14,7 @@ from threading import Event, Semaphore, Thread
 import psutil
 import pytest
 
+from farm.client import FarmClient
 from farm.task_generation.scaffold import scaffold_task
 from tests.support.services import require_program
 
@@ -384,6 +385,29 @@ def test_run_is_listed_shown_and_deleted(farm: Farm, up: Mapping[str, str]) -> N
     assert farm("runs", "delete", run, "--yes").returncode == 0
     gone = farm("runs", "show", run)
     assert (gone.returncode, f"there is no run {run}" in gone.stderr) == (1, True)
+
+
+def test_learners_and_requested_groups_are_listed(farm: Farm, up: Mapping[str, str]) -> None:
+    """A learner requests a group of a task in a real sandbox, and makes a checkpoint of another run."""
+    token = Path(up["state_dir"], "operator-token").read_text().strip()
+    with FarmClient(up["url"], token) as client:
+        wanted = client.groups.request(SQLPARSE.name, "nop", 2, taskset=SQLPARSE.name)
+        assert wanted.group_id in farm("groups", "list").stdout
+        group = client.groups.wait(wanted.group_id, timeout_s=200)
+        assert (group.state, [rollout.reward for rollout in group.rollouts]) == ("complete", [0.0, 0.0])
+        assert json.loads(farm("groups", "list", "--json").stdout)[0]["state"] == "complete"
+        assert "is complete" in farm("groups", "cancel", wanted.group_id).stderr
+        assert farm("groups", "delete", wanted.group_id).returncode == 0
+        assert client.groups.list() == ()
+        done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "1", "--json")
+        run = json.loads(done.stdout)["run_id"]
+        history = client.checkpoints.restore(run, "trainer", 0).history
+        lease = client.lease("rank-0", run_id=run, learner="trainer", history=history)
+        assert lease is not None
+        client.ack(lease.lease_id)
+    assert farm("runs", "learners", run).stdout.split()[8:15] == ["trainer", "1", "0", "1", "0", "1", "0"]
+    assert json.loads(farm("runs", "learners", run, "--json").stdout)[0]["provisional"] == 1
+    assert farm("runs", "delete", run, "--yes").returncode == 0
 
 
 class Garbage(BaseHTTPRequestHandler):

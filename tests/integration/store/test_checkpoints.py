@@ -321,6 +321,25 @@ async def keys_of(store: Store) -> list[str]:
     return sorted(key for key in found if not key.startswith("lease:"))
 
 
+async def test_bytes_of_provisional_acks_are_not_queued(store: Store) -> None:
+    """A paced run goes on while its learner trains towards its next checkpoint."""
+
+    async def bytes_stored() -> tuple[float, float]:
+        figures = (await store.counts([RUN]))[RUN]
+        return figures["bytes_queued"], figures.get("bytes_provisional", 0.0)
+
+    await fill(store, 2)
+    queued, _ = await bytes_stored()
+    life = await begin(store)
+    await ack(store, life, 2)
+    assert await bytes_stored() == (0, queued)
+    life = await begin(store)
+    assert await bytes_stored() == (queued, 0)
+    await ack(store, life, 2)
+    await store.checkpoints.checkpoint(RUN, life, 1)
+    assert await bytes_stored() == (0, 0)
+
+
 async def test_groups_with_provisional_acks_are_not_rescored(store: Store) -> None:
     await fill(store, 1)
     life = await begin(store)
