@@ -364,13 +364,11 @@ class TestOci:
 
 
 @pytest.mark.docker
-async def test_silent_daemon_does_not_block_warm_sandboxes(
-    toolbox: Toolbox, state_dir: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+async def test_silent_daemon_does_not_block_warm_sandboxes(toolbox: Toolbox, state_dir: Path) -> None:
     with docker_daemon({}) as address, contextlib.ExitStack() as images:
         client = docker.DockerClient(base_url=address, version="auto")
         images.enter_context(contextlib.closing(client))
-        spec = SandboxSpec(images.enter_context(contextlib.contextmanager(busybox_image)(client, tmp_path_factory)))
+        spec = SandboxSpec(images.enter_context(contextlib.contextmanager(busybox_image)(client)))
         runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, docker_host=address)
         daemon = int(Path(address.removeprefix("unix://")).with_name("pid").read_text())
         async with pooled(runtime, spec) as pool:
