@@ -16,6 +16,7 @@ import pytest
 
 from farm.task_generation.scaffold import scaffold_task
 from tests.support.services import require_program
+from tests.support.state_dirs import share
 
 ROOT = Path(__file__).resolve().parents[3]
 SQLPARSE = ROOT / "images" / "tasks" / "sqlparse-0.4.4"
@@ -30,6 +31,8 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Farm:
     """Run ``farm`` with a state directory of its own (``at`` names another) and further variables."""
     require_program("redis-server")
     places = tmp_path_factory.mktemp("farms with spaces")
+    for at in ("a", "b", "c", "d", "e", "tokens"):
+        share(places / at)
 
     def call(*arguments: str, at: str = "a", **variables: str) -> subprocess.CompletedProcess[str]:
         chosen = {"FARM_STATE_DIR": str(places / at), "FARM_PORT": "0", **variables}
@@ -609,7 +612,7 @@ def test_unknown_name_without_task_sets_requests_directory(farm: Farm, with_toke
 
 def test_head_prints_join_address_and_keeps_logs(farm: Farm, up: Mapping[str, str], tmp_path: Path) -> None:
     assert "--join" not in farm("status").stdout, "it listens on loopback only"
-    (tmp_path / "log").mkdir()
+    (share(tmp_path) / "log").mkdir()
     (tmp_path / "log" / "farm.log").write_text("what the one before said\n")
     address = up["address"].rpartition(":")[0]
     started = farm("up", "--head", "--detach", FARM_STATE_DIR=str(tmp_path), FARM_NODE_IP=address)
