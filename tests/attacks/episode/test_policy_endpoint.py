@@ -415,7 +415,7 @@ def test_farm_sends_key_only_to_bound_endpoint(tmp_path: Path, serve: Callable[[
     require_program("redis-server")
     refusing = b'{"error": {"message": "' + SECRET.encode() + b'"}}'
     owner, thief = (serve(Page(401, refusing, {"Content-Type": "application/json"})) for _ in range(2))
-    task = Path(__file__).resolve().parents[3] / "images" / "tasks" / "sqlparse-0.4.4"
+    task = Path(__file__).resolve().parents[3] / "images" / "tasks" / "pathspec-0.11.1"
     share(tmp_path / "state")
 
     def farm(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
