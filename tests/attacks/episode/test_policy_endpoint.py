@@ -32,6 +32,7 @@ from tests.support.gateway_server import AS_OPERATOR, running_gateway
 from tests.support.redis_server import running_store
 from tests.support.sandboxes.lone_network import FAR, HERE, in_lone_network
 from tests.support.services import needs_root, require_program
+from tests.support.state_dirs import share
 
 KEY = "sk-the-operators-own"
 SECRET = "root:x:0:0 internal-secret"
@@ -414,7 +415,8 @@ def test_farm_sends_key_only_to_bound_endpoint(tmp_path: Path, serve: Callable[[
     require_program("redis-server")
     refusing = b'{"error": {"message": "' + SECRET.encode() + b'"}}'
     owner, thief = (serve(Page(401, refusing, {"Content-Type": "application/json"})) for _ in range(2))
-    task = Path(__file__).resolve().parents[3] / "images" / "tasks" / "sqlparse-0.4.4"
+    task = Path(__file__).resolve().parents[3] / "images" / "tasks" / "pathspec-0.11.1"
+    share(tmp_path / "state")
 
     def farm(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environ = {**os.environ, "FARM_STATE_DIR": str(tmp_path / "state"), "FARM_PORT": "0", **variables}

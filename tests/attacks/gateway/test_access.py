@@ -22,6 +22,7 @@ from tests.support.gateway_server import AS_OPERATOR, OPERATOR, running_gateway
 from tests.support.redis_server import running_store
 from tests.support.rollouts import make_rollout, run_spec
 from tests.support.services import require_program
+from tests.support.state_dirs import share
 
 TOKEN = re.compile(r"[0-9a-f]{64}")
 LEASE = {"consumer": "thief", "run_id": "run-a"}
@@ -197,7 +198,7 @@ def test_configured_token_takes_precedence_over_file(tmp_path: Path) -> None:
 def test_loopback_farm_does_not_leak_its_token(tmp_path: Path) -> None:
     """Commands and the client need no telling; logs, process lists, Ray's files and a stranger get nothing."""
     require_program("redis-server")
-    state = tmp_path / "state"
+    state = share(tmp_path / "state")
     environ = {**os.environ, "FARM_STATE_DIR": str(state), "FARM_PORT": "0"}
 
     def farm(*arguments: str) -> str:

@@ -1,6 +1,7 @@
 """Memory of the machine that no control group counts: refused where no honest program wants it, bounded elsewhere.
 
-Each way wins first where nothing stands against it: on the machine itself, in the same numbers.
+Each way wins first where nothing stands against it: on the machine itself, in the same numbers, or without the watch.
+What the kernel gives without the watch is the same under each runtime, so these tests run under ``oci`` alone.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ pytestmark = [pytest.mark.docker, needs_root, pytest.mark.xdist_group("uncounted
 def outside(tmp_path: Path) -> Path:
     """The attacker's program, for the machine."""
     program = tmp_path / "hoard"
-    program.write_bytes(compiled(PROGRAMS / "hoard.c", tmp_path))
+    program.write_bytes(compiled(PROGRAMS / "hoard.c"))
     program.chmod(0o755)
     return program
 
@@ -68,11 +69,14 @@ def taken_outside(program: Path, kind: str, at_most: int) -> int:
     return int(line.split()[0])
 
 
-@pytest.mark.parametrize("kind", KEPT_BACK + KEPT_APART)
-async def test_uncounted_memory_is_refused(after_an_attack: Scene, outside: Path, kind: str) -> None:
-    assert await asyncio.to_thread(taken_outside, outside, kind, FEW) >= FEW
-    refused = await after_an_attack.attack(f"hoard {kind} {FEW} 1", timeout_s=ANSWER_S)
-    assert text(refused).split()[0] == "0"
+async def test_uncounted_memory_is_refused(after_an_attack: Scene, outside: Path) -> None:
+    """In one sandbox one after the other, because what is refused leaves nothing."""
+    taken = {}
+    for kind in KEPT_BACK + KEPT_APART:
+        assert await asyncio.to_thread(taken_outside, outside, kind, FEW) >= FEW, kind
+        refused = await after_an_attack.attack(f"hoard {kind} {FEW} 1", timeout_s=ANSWER_S)
+        taken[kind] = text(refused).split()[0]
+    assert taken == dict.fromkeys(taken, "0")
 
 
 async def test_locks_without_an_owner_are_refused(after_an_attack: Scene, outside: Path) -> None:
@@ -96,7 +100,7 @@ async def test_many_file_locks_end_their_sandbox_alone(after_an_attack: Scene, o
 
 
 async def test_whole_file_locks_end_their_sandbox(wide: Scene) -> None:
-    assert "file locks" in await ended_for(wide, "hoard flock 4000 5")
+    assert "file locks" in await ended_for(wide, "hoard flock 4000 3")
 
 
 @pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
@@ -125,10 +129,12 @@ async def test_timers_are_kept_without_the_watch(wide: Scene) -> None:
     await keeps_without_the_watch(wide, "timers 4000 18", 16 * MIB)
 
 
+@pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
 async def test_unaccepted_connections_are_kept_without_the_watch(wide: Scene) -> None:
     await keeps_without_the_watch(wide, "backlog 20000 1", 32 * MIB)
 
 
+@pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
 @pytest.mark.parametrize("kind", ["listings", *HIDDEN])
 async def test_listings_are_kept_without_the_watch(wide: Scene, kind: str) -> None:
     await keeps_without_the_watch(wide, f"{kind} {LISTINGS} 1", LISTINGS // 2 * MIB)
@@ -159,17 +165,23 @@ def unreclaimable_bytes() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("SUnreclaim:"))
 
 
+@pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
 async def test_whole_file_locks_are_kept_without_the_watch(wide: Scene) -> None:
     group = group_of(wide, wide.attacker.id)
     hoarders_of(wide).forget(wide.attacker.id)
-    assert text(await wide.attack("hoard flock 4000 5", timeout_s=ANSWER_S)).split() == ["20000", "0"]
+    assert text(await wide.attack("hoard flock 4000 3", timeout_s=ANSWER_S)).split() == ["12000", "0"]
     held = await asyncio.to_thread(survey, group, watch.MAX_LOCK_TABLE_BYTES)
     assert held[wide.attacker.id].locks > watch.MAX_LOCKS
     assert text(await wide.attack("echo on")) == "on\n"
 
 
-@pytest.mark.parametrize("kind", HIDDEN)
+@pytest.mark.parametrize(
+    ("either_runtime", "kind"),
+    [*(("oci", kind) for kind in HIDDEN), ("docker", "rewound")],
+    indirect=["either_runtime"],
+)
 async def test_hidden_listings_end_their_sandbox(wide: Scene, kind: str) -> None:
+    """What is measured is the same under each runtime, so under ``docker`` one way is enough."""
     assert HIDDEN[kind] in await ended_for(wide, f"hoard {kind} {LISTINGS} 1")
 
 

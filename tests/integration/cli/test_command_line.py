@@ -17,9 +17,10 @@ import pytest
 from farm.client import FarmClient
 from farm.task_generation.scaffold import scaffold_task
 from tests.support.services import require_program
+from tests.support.state_dirs import share
 
 ROOT = Path(__file__).resolve().parents[3]
-SQLPARSE = ROOT / "images" / "tasks" / "sqlparse-0.4.4"
+PATHSPEC = ROOT / "images" / "tasks" / "pathspec-0.11.1"
 
 pytestmark = [pytest.mark.docker, pytest.mark.ray, pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
@@ -31,6 +32,8 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Farm:
     """Run ``farm`` with a state directory of its own (``at`` names another) and further variables."""
     require_program("redis-server")
     places = tmp_path_factory.mktemp("farms with spaces")
+    for at in ("a", "b", "c", "d", "e", "tokens"):
+        share(places / at)
 
     def call(*arguments: str, at: str = "a", **variables: str) -> subprocess.CompletedProcess[str]:
         chosen = {"FARM_STATE_DIR": str(places / at), "FARM_PORT": "0", **variables}
@@ -49,7 +52,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Farm:
 @pytest.fixture(scope="module")
 def up(farm: Farm) -> Iterator[Mapping[str, str]]:
     """A farm that is up; what ``farm status`` says of it."""
-    started = farm("up", "--detach", FARM_TASKSETS=str(SQLPARSE.parent))
+    started = farm("up", "--detach", FARM_TASKSETS=str(PATHSPEC.parent))
     assert started.returncode == 0, started.stderr
     try:
         yield json.loads(farm("status", "--json").stdout)
@@ -72,8 +75,8 @@ def children_of_farms(state_dir: str) -> list[str]:
     [
         (["up", "--prot", "1"], {}, 2, "--port"),
         (["bogus"], {}, 2, "farm --help"),
-        (["run", str(SQLPARSE), "--policy", "bo gus"], {}, 2, "URL of an endpoint"),
-        (["run", str(SQLPARSE), "--policy", "bogus"], {}, 1, "no farm is up here that knows a policy bogus"),
+        (["run", str(PATHSPEC), "--policy", "bo gus"], {}, 2, "URL of an endpoint"),
+        (["run", str(PATHSPEC), "--policy", "bogus"], {}, 1, "no farm is up here that knows a policy bogus"),
         (["run", "nowhere", "--policy", "nop", "--group-size", "1001"], {}, 2, "--group-size: should be less than"),
         (["run", "nowhere", "--policy", "nop", "--groups", "9" * 30], {}, 2, "--groups: should be less than or equal"),
         (["run", "nowhere", "--policy", "http://["], {}, 2, "--policy: should be an address such as http://HOST"),
@@ -107,7 +110,7 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["run", "nowhere", "--policy", "nop"], {}, 1, "nowhere: not there; name a directory"),
         (["run", "no/where", "--policy", "nop"], {}, 1, "no/where is not there"),
         (
-            ["run", str(SQLPARSE), "--policy", "nop"],
+            ["run", str(PATHSPEC), "--policy", "nop"],
             {"FARM_HOST": "192.0.2.1", "FARM_TOKENS": "operator=x"},
             1,
             "FARM_PORT",
@@ -123,7 +126,7 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["up"], {"FARM_REDIS_URL": "redis://127.0.0.1:1"}, 1, "127.0.0.1:1"),
         (["up", "--detach"], {"FARM_REDIS_URL": "redis://:s3cret@127.0.0.1:1"}, 1, "127.0.0.1:1"),
         (["up"], {"FARM_DOCKER_HOST": "unix:///nonexistent/docker.sock"}, 1, "/nonexistent/docker.sock"),
-        (["run", str(SQLPARSE), "--policy", "nop"], {"FARM_DOCKER_HOST": "unix:///nonexistent/d"}, 1, "/nonexistent/d"),
+        (["run", str(PATHSPEC), "--policy", "nop"], {"FARM_DOCKER_HOST": "unix:///nonexistent/d"}, 1, "/nonexistent/d"),
         (
             ["images", "list"],
             {"FARM_DOCKER_HOST": "unix:///nonexistent/d"},
@@ -218,7 +221,7 @@ def test_killed_farm_is_reported_by_supervisor_and_nodes(farm: Farm) -> None:
 
 
 def test_killed_gateway_restarts_while_farm_continues(farm: Farm, up: Mapping[str, str]) -> None:
-    done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "1", "--json")
+    done = farm("run", str(PATHSPEC), "--policy", "nop", "--group-size", "1", "--json")
     run_id = json.loads(done.stdout)["run_id"]
     told = json.loads(farm("status", "--json").stdout)
     (gateway,) = (one for one in processes_of(told) if one.pid == told["gateway_pid"])
@@ -237,7 +240,7 @@ def test_killed_gateway_restarts_while_farm_continues(farm: Farm, up: Mapping[st
     log = (Path(state_dir) / "log" / "farm.log").read_text()
     assert "the gateway is away: its process was killed by SIGKILL; it starts again in 0.5 s" in log
     assert f"the gateway serves again, as process {now['gateway_pid']}" in log
-    again = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "1", "--json")
+    again = farm("run", str(PATHSPEC), "--policy", "nop", "--group-size", "1", "--json")
     assert json.loads(again.stdout)["summary"]["accepted"] == 1
 
 
@@ -283,7 +286,7 @@ def test_second_machine_joins_and_leaves(farm: Farm, up: Mapping[str, str]) -> N
     try:
         while len(json.loads(farm("status", "--json").stdout)["nodes"]) < 2:
             pass  # its first beat is on its way
-        done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "6", "--json")
+        done = farm("run", str(PATHSPEC), "--policy", "nop", "--group-size", "6", "--json")
         rollouts = json.loads(done.stdout)["rollouts"]
         assert [rollout["reward"] for rollout in rollouts] == [0.0] * 6
         refused = farm("runs", "list", at="b")
@@ -343,7 +346,7 @@ def test_leaving_node_waits_for_its_episodes(farm: Farm, up: Mapping[str, str]) 
     head = json.loads(farm("status", "--json").stdout)["node_id"]
     try:
         assert farm("nodes", "drain", head, "--no-wait").returncode == 0
-        begun = farm("run", str(SQLPARSE), "--policy", url, "--group-size", "2", "--detach", "--json")
+        begun = farm("run", str(PATHSPEC), "--policy", url, "--group-size", "2", "--detach", "--json")
         assert begun.returncode == 0, begun.stderr
         run = json.loads(begun.stdout)["run_id"]
         for _ in range(2):
@@ -370,7 +373,7 @@ def test_leaving_node_waits_for_its_episodes(farm: Farm, up: Mapping[str, str]) 
 
 
 def test_run_is_listed_shown_and_deleted(farm: Farm, up: Mapping[str, str]) -> None:
-    done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "2", "--json")
+    done = farm("run", str(PATHSPEC), "--policy", "nop", "--group-size", "2", "--json")
     run = json.loads(done.stdout)["run_id"]
     assert run in farm("runs", "list").stdout
     assert "finished" in farm("runs", "show", run).stdout
@@ -429,7 +432,7 @@ def test_garbage_from_endpoint_fails_episode_without_reward(farm: Farm, up: Mapp
     Thread(target=server.serve_forever, daemon=True).start()
     try:
         url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-        done = farm("run", str(SQLPARSE), "--policy", url, "--group-size", "1", "--json")
+        done = farm("run", str(PATHSPEC), "--policy", url, "--group-size", "1", "--json")
     finally:
         server.shutdown()
         server.server_close()
@@ -471,7 +474,7 @@ def test_run_prints_waiting_reason_and_trainable_count(up: Mapping[str, str], tm
     Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     options = ["--policy", url, "--model", "m", "--group-size", "1", "--state-dir", up["state_dir"]]
-    command = [sys.executable, "-m", "farm.cli.main", "run", str(SQLPARSE), *options]
+    command = [sys.executable, "-m", "farm.cli.main", "run", str(PATHSPEC), *options]
     running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert running.stderr
@@ -498,7 +501,7 @@ def test_unknown_task_set_error_lists_existing_names(farm: Farm, up: Mapping[str
 
 
 def test_named_task_set_runs_and_shows_tool_calls(farm: Farm, up: Mapping[str, str]) -> None:
-    done = farm("run", SQLPARSE.name, "--policy", "oracle", "--group-size", "1", "--json")
+    done = farm("run", PATHSPEC.name, "--policy", "oracle", "--group-size", "1", "--json")
     (rollout,) = json.loads(done.stdout)["rollouts"]
     assert rollout["reward"] == 1.0
     shown = json.loads(farm("rollouts", "show", rollout["rollout_id"], "--json").stdout)
@@ -528,7 +531,7 @@ def test_harness_document_has_one_digest_everywhere(farm: Farm, up: Mapping[str,
     document.write_text('system_prompt = "Work."\ntools = ["codex"]\nparallel_calls = false\n[limits]\nmax_turns = 3\n')
     digests = set()
     for _ in range(2):
-        done = farm("run", SQLPARSE.name, "--policy", "nop", "--group-size", "1", "--harness", str(document), "--json")
+        done = farm("run", PATHSPEC.name, "--policy", "nop", "--group-size", "1", "--harness", str(document), "--json")
         (head,) = json.loads(done.stdout)["rollouts"]
         assert head["tool_pack"] == "codex"
         digests.add(head["harness_digest"])
@@ -538,7 +541,7 @@ def test_harness_document_has_one_digest_everywhere(farm: Farm, up: Mapping[str,
     shown = json.loads(farm("rollouts", "show", head["rollout_id"], "--json").stdout)
     assert (shown["harness_digest"], shown["messages_head"][0]["content"]) == (digest, "Work.")
     assert json.loads(farm("runs", "show", head["run_id"], "--json").stdout)["harness"]["limits"]["max_turns"] == 3
-    other = farm("run", SQLPARSE.name, "--policy", "nop", "--group-size", "1", "--json")
+    other = farm("run", PATHSPEC.name, "--policy", "nop", "--group-size", "1", "--json")
     assert json.loads(other.stdout)["rollouts"][0]["harness_digest"] not in ("", digest)
 
 
@@ -547,7 +550,7 @@ def test_reward_rules_are_set_and_rescore_rollouts(farm: Farm, up: Mapping[str, 
     kind.write_text('name = "kind"\n[weights]\nverdict = 1.0\neffort_turns = 0.5\n')
     strict.write_text('name = "strict"\n[weights]\nverdict = 1.0\neffort_turns = -0.5\n')
     assert farm("rewards", "set", str(kind)).stdout.startswith("kind-")
-    done = farm("run", SQLPARSE.name, "--policy", "nop", "--group-size", "2", "--rewards", str(strict), "--json")
+    done = farm("run", PATHSPEC.name, "--policy", "nop", "--group-size", "2", "--rewards", str(strict), "--json")
     heads = json.loads(done.stdout)["rollouts"]
     assert {head["reward"] for head in heads} == {-0.5}
     version = heads[0]["reward_version"]
@@ -620,7 +623,7 @@ def test_client_uses_highest_configured_token(farm: Farm, with_tokens: str) -> N
         assert (done.returncode, json.loads(done.stdout or "[]")) == (code, [])
         assert said in done.stderr
         assert ("FARM_TOKENS" in done.stderr) == bool(code)
-    refused = farm("run", str(SQLPARSE), "--policy", "nop", at=with_tokens, FARM_TOKENS=TOKENS["learner"])
+    refused = farm("run", str(PATHSPEC), "--policy", "nop", at=with_tokens, FARM_TOKENS=TOKENS["learner"])
     assert refused.returncode == 1
     assert "this needs the role operator, not learner; set FARM_TOKENS" in refused.stderr.splitlines()[-1]
 
@@ -633,7 +636,7 @@ def test_unknown_name_without_task_sets_requests_directory(farm: Farm, with_toke
 
 def test_head_prints_join_address_and_keeps_logs(farm: Farm, up: Mapping[str, str], tmp_path: Path) -> None:
     assert "--join" not in farm("status").stdout, "it listens on loopback only"
-    (tmp_path / "log").mkdir()
+    (share(tmp_path) / "log").mkdir()
     (tmp_path / "log" / "farm.log").write_text("what the one before said\n")
     address = up["address"].rpartition(":")[0]
     started = farm("up", "--head", "--detach", FARM_STATE_DIR=str(tmp_path), FARM_NODE_IP=address)

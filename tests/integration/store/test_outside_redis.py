@@ -19,6 +19,7 @@ from farm.store import EmbeddedRedis, Store, StoreUnavailable, examine_redis
 from farm.store.outside_redis import _lacks
 from tests.support.redis_server import running_redis
 from tests.support.services import require_program
+from tests.support.state_dirs import share
 
 
 @pytest_asyncio.fixture
@@ -118,7 +119,12 @@ def test_up_warns_about_redis_and_status_reports_outage(
     tmp_path: Path, outside: tuple[str, subprocess.Popen[bytes]]
 ) -> None:
     url, process = outside
-    environment = {**os.environ, "FARM_STATE_DIR": str(tmp_path / "state"), "FARM_PORT": "0", "FARM_REDIS_URL": url}
+    environment = {
+        **os.environ,
+        "FARM_STATE_DIR": str(share(tmp_path / "state")),
+        "FARM_PORT": "0",
+        "FARM_REDIS_URL": url,
+    }
 
     def farm(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(Path(sys.executable).with_name("farm")), *arguments]

@@ -111,7 +111,7 @@ async def test_unfit_task_problems_name_the_tests(
     mend.write_text(mend.read_text() + moved)
     keep.write_text("".join([missing, *rest]))
     bundle = load_task(task, state_dir=sources)
-    finding = await validate(bundle, images=images, runtime=any_runtime, on_progress=lambda line: None)
+    finding = await validate(bundle, images=images, runtime=any_runtime, on_progress=lambda line: None, once=True)
     assert not finding.fit
     assert f"{moved.strip()} passes with nothing done" in finding.problems
     assert f"{missing.strip()} does not pass with the gold solution" in finding.problems

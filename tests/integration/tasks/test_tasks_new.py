@@ -8,12 +8,15 @@ import pytest
 
 from farm.task_generation.scaffold import scaffold_task
 from farm.tasks import TaskError, load_task
+from tests.support.state_dirs import share
 
 ROOT = Path(__file__).resolve().parents[3]
 FARM = ROOT / ".venv/bin/farm"
 
 
 def farm(*words: object, state_dir: Path) -> subprocess.CompletedProcess[str]:
+    if not state_dir.exists():
+        share(state_dir)
     environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "FARM_STATE_DIR": str(state_dir), "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [FARM, "tasks", *map(str, words)], env=environment, capture_output=True, text=True, check=False

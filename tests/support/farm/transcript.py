@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.model_server import Call, ModelServer, Say, serving
+from tests.support.state_dirs import share
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "farm" / "docs" / "example-transcript.md"
@@ -89,6 +90,7 @@ _VOLATILE = (
 async def printed() -> str:
     """The command and what it prints of the episode, run by a farm that is up for this alone."""
     with tempfile.TemporaryDirectory(prefix="farm-transcript-") as state_dir:
+        share(Path(state_dir))
         async with serving(ModelServer(list(SCRIPT))) as model:
             try:
                 run = ("run", str(TASK), "--policy", model.url, "--model", "tiny", "--group-size", "1", "--json")
