@@ -12,10 +12,8 @@ from typing import Self
 
 from farm.client import FarmClient, Group
 from farm.learners.lease_keeper import LeaseKeeper
+from farm.learners.leasing import Leasing
 from farm.learners.samples import Advantages, GroupSamples, Sample, group_samples, normalised
-
-LEASE_S = 300.0
-WAIT_S = 30.0
 
 Taken = dict[str, tuple[GroupSamples, ...]]
 """Groups by the id of their lease."""
@@ -74,9 +72,9 @@ class Batch:
 class LeaseLoop:
     """Yields batches of ``groups`` groups with samples until the run is drained. The last batch may be smaller.
 
-    ``run_id`` None: the oldest run that has groups. A group without any sample is acked with the batch and does not
-    count. ``policy_version`` returns the learner's version when a lease begins; with ``max_staleness`` it drops groups
-    that are too old. ``lease_s`` is extended for as long as a batch is open, so a step may take any time.
+    A group without any sample is acked with the batch and does not count. ``policy_version`` returns the learner's
+    version when a lease begins; with ``max_staleness`` it drops groups that are too old. The leases are extended for as
+    long as a batch is open, so a step may take any time.
 
     If a lease is lost before its ack, the farm delivers its groups again. The loop remembers their rollouts and leaves
     them out, so no rollout is trained twice.
@@ -85,30 +83,20 @@ class LeaseLoop:
     def __init__(
         self,
         farm: FarmClient,
-        consumer: str,
+        leasing: Leasing,
         *,
-        run_id: str | None = None,
         groups: int = 1,
         policy_version: Callable[[], int | None] = lambda: None,
-        max_staleness: int | None = None,
-        drop_zero_variance: bool = False,
         advantages: Advantages = normalised,
-        lease_s: float = LEASE_S,
-        wait_s: float = WAIT_S,
     ) -> None:
         if groups < 1:
             raise ValueError(f"groups is {groups}; a step needs at least 1 group")
         self._farm = farm
-        self._consumer = consumer
-        self._run_id = run_id
+        self._leasing = leasing
         self._groups = groups
         self._policy_version = policy_version
-        self._max_staleness = max_staleness
-        self._drop_zero_variance = drop_zero_variance
         self._advantages = advantages
-        self._lease_s = lease_s
-        self._wait_s = wait_s
-        self._keeper = LeaseKeeper(farm, lease_s)
+        self._keeper = LeaseKeeper(farm, leasing.lease_s)
         self._batch: Batch | None = None
         self._trained_unacked: set[str] = set()
 
@@ -159,23 +147,14 @@ class LeaseLoop:
         """
         while (missing := wanted - sum(bool(group.samples) for leased in taken.values() for group in leased)) > 0:
             partial = bool(taken) and have_ended(self._farm, _runs(taken))
-            lease = self._farm.lease(
-                self._consumer,
-                run_id=self._run_id,
-                max_groups=missing,
-                wait_s=0.0 if partial else self._wait_s,
-                lease_s=self._lease_s,
-                policy_version=self._policy_version(),
-                max_staleness=self._max_staleness,
-                zero_variance="drop" if self._drop_zero_variance else "keep",
-            )
+            lease = self._leasing.lease(self._farm, missing, self._policy_version(), wait=not partial)
             if lease is None and partial:
                 return
             if lease is None:
                 continue
             if not lease.groups:
                 if lease.stream == "failed":
-                    raise RunFailed(f"run {self._run_id or '(any)'} failed; `farm runs show` says why")
+                    raise RunFailed(f"run {self._leasing.run} failed; `farm runs show` says why")
                 return
             self._keeper.hold(lease)
             taken[lease.lease_id] = tuple(self._samples(group) for group in lease.groups)

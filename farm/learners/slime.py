@@ -2,7 +2,7 @@
 
 A module of the user names the farm for slime:
 
-    rollout = FarmRollout(LeaseLoop(farm, "slime", run_id=run_id))
+    rollout = FarmRollout(LeaseLoop(farm, Leasing(run_id=run_id)))
     # --rollout-function-path my_module.rollout
     # --custom-reward-post-process-path farm.learners.slime.group_advantages
 """

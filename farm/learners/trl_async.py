@@ -13,7 +13,8 @@ from typing import Any
 
 from farm.client import FarmClient, FarmError, GatewayUnavailable, Lease, Unreadable
 from farm.learners.lease_keeper import LeaseKeeper
-from farm.learners.lease_loop import LEASE_S, RunFailed, have_ended
+from farm.learners.lease_loop import RunFailed, have_ended
+from farm.learners.leasing import Leasing
 from farm.learners.samples import Advantages, GroupSamples, Sample, group_samples, normalised
 from farm.plugins.requirement import required
 
@@ -22,7 +23,6 @@ with required("trl"):
     from trl.experimental.async_grpo.async_grpo_trainer import WeightTransferProtocol
     from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
-WAIT_S = 5.0
 SYNCS_BEFORE_ACK = 3
 """Weight syncs after which a sample that the trainer took was trained. The trainer fetches a micro-batch before the
 step of the last one, and its batcher holds the sample that opens the micro-batch after that.
@@ -68,32 +68,22 @@ class FarmRolloutWorker:
     def __init__(
         self,
         farm: FarmClient,
-        consumer: str = "trl",
+        leasing: Leasing,
         *,
-        run_id: str | None = None,
         policy: str | None = None,
-        max_staleness: int | None = None,
         groups_ahead: int = 8,
-        drop_zero_variance: bool = False,
         advantages: Advantages = normalised,
-        lease_s: float = LEASE_S,
-        wait_s: float = WAIT_S,
     ) -> None:
         if groups_ahead < 1:
             raise ValueError(f"groups_ahead is {groups_ahead}; the trainer needs at least 1 group")
         self.rollout_buffer: queue.Queue[Any] = _SampleQueue(self._count_taken)
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self._farm = farm
-        self._consumer = consumer
-        self._run_id = run_id
+        self._leasing = leasing
         self._policy = policy
-        self._max_staleness = max_staleness
         self._groups_ahead = groups_ahead
-        self._drop_zero_variance = drop_zero_variance
         self._advantages = advantages
-        self._lease_s = lease_s
-        self._wait_s = wait_s
-        self._keeper = LeaseKeeper(farm, lease_s)
+        self._keeper = LeaseKeeper(farm, leasing.lease_s)
         self._thread = threading.Thread(target=self._lease_until_stopped, name="farm-rollout-worker", daemon=True)
         self._stopping = threading.Event()
         self._change = threading.Condition()
@@ -145,7 +135,7 @@ class FarmRolloutWorker:
         if self._end is not None and (not isinstance(self._end, RunEnded) or self.rollout_buffer.empty()):
             raise self._end
         silent_s = time.monotonic() - self._answered_at
-        if self._thread.is_alive() and silent_s > stale_after_s + self._wait_s and not self._is_full():
+        if self._thread.is_alive() and silent_s > stale_after_s + self._leasing.wait_s and not self._is_full():
             raise RuntimeError(f"the farm has not answered for {silent_s:.0f} s: {self._unanswered or self._farm.url}")
 
     def _is_full(self) -> bool:
@@ -177,18 +167,9 @@ class FarmRolloutWorker:
             return 0 if self._stopping.is_set() else self._groups_ahead - self._groups_waiting
 
     def _lease_groups(self, room: int) -> None:
-        lease = self._farm.lease(
-            self._consumer,
-            run_id=self._run_id,
-            max_groups=room,
-            wait_s=self._wait_s,
-            lease_s=self._lease_s,
-            policy_version=self._farm_version,
-            max_staleness=self._max_staleness,
-            zero_variance="drop" if self._drop_zero_variance else "keep",
-        )
+        lease = self._leasing.lease(self._farm, room, self._farm_version)
         self._answered_at = time.monotonic()
-        run = self._run_id or "(any)"
+        run = self._leasing.run
         if lease is not None and lease.groups:
             self._hand_over(lease)
         elif lease is not None and lease.stream == "failed":
@@ -198,7 +179,7 @@ class FarmRolloutWorker:
 
     def _have_ended(self) -> bool:
         """Return whether the run, or each run that this worker had groups of, has ended."""
-        runs = self._runs if self._run_id is None else {self._run_id}
+        runs = self._runs if self._leasing.run_id is None else {self._leasing.run_id}
         return bool(runs) and have_ended(self._farm, runs)
 
     def _hand_over(self, lease: Lease) -> None:

@@ -6,7 +6,8 @@ from typing import Any, Protocol, Self
 
 from farm.client import FarmClient
 from farm.core.rollout import Rollout
-from farm.learners.lease_loop import LEASE_S, WAIT_S, Batch, LeaseLoop
+from farm.learners.lease_loop import Batch, LeaseLoop
+from farm.learners.leasing import Leasing
 from farm.learners.samples import GroupSamples, Sample
 
 
@@ -25,7 +26,7 @@ class Trainer(Protocol):
 class FarmRolloutFunc:
     """A ``rollout_func`` that leases one group for each prompt. Give ``farm_reward`` as ``reward_funcs``.
 
-        with FarmRolloutFunc(farm, run_id=run.run_id) as rollout_func:
+        with FarmRolloutFunc(farm, Leasing(run_id=run.run_id)) as rollout_func:
             GRPOTrainer(..., reward_funcs=farm_reward, rollout_func=rollout_func).train()
 
     The trainer's prompts only say how many groups are needed: the farm chose the tasks. The group size of the run has
@@ -34,7 +35,7 @@ class FarmRolloutFunc:
     is trained, because the trainer takes one sequence for each completion; the asynchronous trainer takes all of them.
 
     ``policy``: the name of the farm's policy. A new version of it is announced at each request of a later step, because
-    the trainer has just sent its weights to the engine. ``max_staleness`` then drops groups that are too old.
+    the trainer has just sent its weights to the engine. ``max_staleness`` of the leasing then drops older groups.
 
     Groups are acked when the trainer requests the next ones, and at the end.
     """
@@ -42,29 +43,17 @@ class FarmRolloutFunc:
     def __init__(
         self,
         farm: FarmClient,
-        consumer: str = "trl",
+        leasing: Leasing,
         *,
-        run_id: str | None = None,
         policy: str | None = None,
-        max_staleness: int | None = None,
-        lease_s: float = LEASE_S,
-        wait_s: float = WAIT_S,
     ) -> None:
         self._farm = farm
-        self._run_id = run_id
+        self._run = leasing.run
         self._policy = policy
         self._version: int | None = None
         self._step: int | None = None
         self._batch: Batch | None = None
-        self._loop = LeaseLoop(
-            farm,
-            consumer,
-            run_id=run_id,
-            policy_version=lambda: self._version,
-            max_staleness=max_staleness,
-            lease_s=lease_s,
-            wait_s=wait_s,
-        )
+        self._loop = LeaseLoop(farm, leasing, policy_version=lambda: self._version)
 
     def __enter__(self) -> Self:
         self._loop.__enter__()
@@ -94,7 +83,7 @@ class FarmRolloutFunc:
         self._announce(trainer.state.global_step)
         self._batch = self._loop.next_batch(groups)
         if self._batch is None or len(self._batch.groups) < groups:
-            raise RunDrained(f"run {self._run_id or '(any)'} has less than {groups} groups left")
+            raise RunDrained(f"run {self._run} has less than {groups} groups left")
         tokenizer = trainer.processing_class
         spare = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         rows = [row for group in self._batch.groups for row in _rows(group, size, spare)]

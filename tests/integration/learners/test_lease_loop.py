@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from farm.client import FarmClient
-from farm.learners import BatchStillOpen, LeaseLoop, RunFailed
+from farm.learners import BatchStillOpen, LeaseLoop, Leasing, RunFailed
 from farm.store import RunState, Store
 from tests.support.gateway_server import running_gateway
 from tests.support.redis_server import running_store
@@ -56,7 +56,7 @@ async def test_batches_are_acked_after_their_step(store: Store, url: str) -> Non
 
     def work(farm: FarmClient) -> list[tuple[int, int, int]]:
         steps = []
-        with LeaseLoop(farm, "t", run_id="run-a", groups=2) as loop:
+        with LeaseLoop(farm, Leasing("t", "run-a"), groups=2) as loop:
             for batch in loop:
                 with batch:
                     during = acked(farm)
@@ -70,7 +70,7 @@ async def test_failed_step_gives_groups_back(store: Store, url: str) -> None:
     await fill(store, groups=1)
 
     def work(farm: FarmClient) -> list[int]:
-        with LeaseLoop(farm, "t", run_id="run-a") as loop:
+        with LeaseLoop(farm, Leasing("t", "run-a")) as loop:
             with pytest.raises(ZeroDivisionError), loop.next_batch() or pytest.fail("no batch"):
                 _ = 1 / 0
             again = loop.next_batch()
@@ -85,7 +85,7 @@ async def test_groups_without_samples_do_not_count(store: Store, url: str) -> No
     await fill(store, groups=4, unjudged=(0, 2))
 
     def work(farm: FarmClient) -> tuple[int, int]:
-        with LeaseLoop(farm, "t", run_id="run-a", groups=2) as loop:
+        with LeaseLoop(farm, Leasing("t", "run-a"), groups=2) as loop:
             (batch,) = [batch for batch in loop if not batch.ack()]
             return len(batch.groups), acked(farm)
 
@@ -96,7 +96,7 @@ async def test_open_batch_blocks_next_one(store: Store, url: str) -> None:
     await fill(store, groups=2)
 
     def work(farm: FarmClient) -> int:
-        with LeaseLoop(farm, "t", run_id="run-a") as loop:
+        with LeaseLoop(farm, Leasing("t", "run-a")) as loop:
             assert loop.next_batch()
             with pytest.raises(BatchStillOpen, match="with batch"):
                 loop.next_batch()
@@ -112,7 +112,7 @@ async def test_lease_is_extended_while_step_runs(store: Store, url: str) -> None
     await fill(store, groups=1)
 
     def work(farm: FarmClient) -> int:
-        with LeaseLoop(farm, "t", run_id="run-a", lease_s=2.0) as loop:
+        with LeaseLoop(farm, Leasing("t", "run-a", lease_s=2.0)) as loop:
             batch = loop.next_batch()
             assert batch
             assert farm.lease("other", run_id="run-a", wait_s=6.0) is None
@@ -128,7 +128,7 @@ async def test_rollouts_of_lost_lease_are_trained_once(store: Store, url: str) -
 
     def work(farm: FarmClient) -> tuple[list[str], int]:
         trained = []
-        with LeaseLoop(farm, "t", run_id="run-a") as loop:
+        with LeaseLoop(farm, Leasing("t", "run-a")) as loop:
             for batch in loop:
                 with batch:
                     trained += [group.group.group_id for group in batch.groups]
@@ -146,7 +146,7 @@ async def test_stale_groups_are_not_leased(store: Store, url: str) -> None:
     await fill(store, groups=2, version=4)
 
     def work(farm: FarmClient) -> object:
-        with LeaseLoop(farm, "t", run_id="run-a", policy_version=lambda: 9, max_staleness=2) as loop:
+        with LeaseLoop(farm, Leasing("t", "run-a", max_staleness=2), policy_version=lambda: 9) as loop:
             return loop.next_batch()
 
     assert await using(url, work) is None
@@ -157,7 +157,7 @@ async def test_failed_run_raises(store: Store, url: str) -> None:
     await store.set_run_state("run-a", RunState.FAILED)
 
     def work(farm: FarmClient) -> None:
-        with LeaseLoop(farm, "t", run_id="run-a") as loop, pytest.raises(RunFailed, match="farm runs show"):
+        with LeaseLoop(farm, Leasing("t", "run-a")) as loop, pytest.raises(RunFailed, match="farm runs show"):
             loop.next_batch()
 
     await using(url, work)
@@ -165,7 +165,7 @@ async def test_failed_run_raises(store: Store, url: str) -> None:
 
 def test_loop_needs_a_group() -> None:
     with FarmClient("http://127.0.0.1:1", retry_s=0) as farm, pytest.raises(ValueError, match="at least 1 group"):
-        LeaseLoop(farm, "t", groups=0)
+        LeaseLoop(farm, Leasing(), groups=0)
 
 
 async def test_wait_for_groups_of_running_run(store: Store, url: str) -> None:
@@ -177,7 +177,7 @@ async def test_wait_for_groups_of_running_run(store: Store, url: str) -> None:
             await store.publish(make_rollout(index=index, reward=1.0, tokens=16))
 
     def work(farm: FarmClient) -> int:
-        with LeaseLoop(farm, "t", run_id="run-a", wait_s=0.1) as loop:
+        with LeaseLoop(farm, Leasing("t", "run-a", wait_s=0.1)) as loop:
             batch = loop.next_batch()
             assert batch
             batch.ack()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from farm.client import FarmClient
-from farm.learners import LeaseLoop
+from farm.learners import LeaseLoop, Leasing
 from farm.store import RunState
 from tests.support.gateway_server import running_gateway
 from tests.support.published_types import TrajectoryID, published_types
@@ -36,7 +36,7 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
 async def test_slime_rollout_function_acks_groups_of_last_call(url: str) -> None:
     def work() -> tuple[list[int], list[int], Any]:
         with FarmClient(url, "o") as farm, published_types():
-            rollout = importlib.import_module("farm.learners.slime").FarmRollout(LeaseLoop(farm, "s", run_id="run-a"))
+            rollout = importlib.import_module("farm.learners.slime").FarmRollout(LeaseLoop(farm, Leasing("s", "run-a")))
             arguments, acked = SimpleNamespace(rollout_batch_size=2), []
             outputs = []
             for step in range(2):
@@ -55,7 +55,7 @@ async def test_slime_rollout_function_acks_groups_of_last_call(url: str) -> None
 
 async def test_skyrl_generator_returns_groups_in_order_of_prompts(url: str) -> None:
     with FarmClient(url, "o") as farm, published_types():
-        generator = importlib.import_module("farm.learners.skyrl").FarmGenerator(LeaseLoop(farm, "s", run_id="run-a"))
+        generator = importlib.import_module("farm.learners.skyrl").FarmGenerator(LeaseLoop(farm, Leasing("s", "run-a")))
         ids = [TrajectoryID(prompt, repetition) for prompt in ("p", "q") for repetition in range(2)]
         output = await generator.generate({"prompts": [[]] * 4, "trajectory_ids": ids})
         assert [(one.instance_id, one.repetition_id) for one in output["trajectory_ids"]] == [

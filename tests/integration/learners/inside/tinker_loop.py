@@ -10,7 +10,7 @@ import tinker
 import torch
 
 from farm.client import FarmClient
-from farm.learners import LeaseLoop, centred, group_samples
+from farm.learners import LeaseLoop, Leasing, centred, group_samples
 from farm.learners.tinker import announce, datum, train
 from tests.support.learner_values import mixed_group
 
@@ -62,7 +62,7 @@ class Table:
 
 client = Table(20)
 versions = []
-with FarmClient(sys.argv[1]) as farm, LeaseLoop(farm, "tinker", run_id="run-a", groups=2) as loop:
+with FarmClient(sys.argv[1]) as farm, LeaseLoop(farm, Leasing("tinker", "run-a"), groups=2) as loop:
     farm.put_policy("main", 4, endpoints=["http://127.0.0.1:1/v1"])
     steps = train(loop, client, lambda step: versions.append(announce(farm, "main")))
     acked = farm.run("run-a").summary.groups_acked

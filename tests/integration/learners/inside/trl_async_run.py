@@ -16,6 +16,7 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 from trl.experimental.async_grpo.packing import TREE_ATTENTION
 
 from farm.client import FarmClient
+from farm.learners import Leasing
 from farm.learners.trl_async import FarmRolloutWorker, FarmWeightTransfer
 
 STEPS = 4
@@ -69,7 +70,7 @@ def main(url: str, place: Path) -> None:
             train_dataset=Dataset.from_dict({"prompt": ["the farm chooses the task"]}),
             processing_class=AutoTokenizer.from_pretrained(place / "model"),
             rollout_worker=FarmRolloutWorker(
-                farm, run_id=run.run_id, policy="main", max_staleness=4, groups_ahead=2, drop_zero_variance=False
+                farm, Leasing(run_id=run.run_id, max_staleness=4, wait_s=5.0), policy="main", groups_ahead=2
             ),
             weight_transfer=FarmWeightTransfer(farm, "main", served),
         )

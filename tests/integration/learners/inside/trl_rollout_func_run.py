@@ -13,12 +13,13 @@ from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from farm.client import FarmClient
+from farm.learners import Leasing
 from farm.learners.trl_rollout_func import FarmRolloutFunc, farm_reward
 
 
 def main(url: str, place: Path) -> None:
     save_model(place / "model", seed=4)
-    with FarmClient(url) as farm, FarmRolloutFunc(farm, run_id="run-a", policy="main") as rollout_func:
+    with FarmClient(url) as farm, FarmRolloutFunc(farm, Leasing(run_id="run-a"), policy="main") as rollout_func:
         farm.put_policy("main", 4, endpoints=["http://127.0.0.1:1/v1"])
         trainer = GRPOTrainer(
             model=str(place / "model"),

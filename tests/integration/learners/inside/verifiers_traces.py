@@ -9,7 +9,7 @@ from tests.support.learner_values import FIRST, SECOND, mixed_group
 
 made = group_samples(mixed_group(), centred)
 traces = group_traces(made)
-assert [trace.id for trace in traces] == [f"{made.group.group_id}-{index}" for index in range(3)], traces
+assert [trace.id for trace in traces] == [rollout.rollout_id for rollout in made.group.rollouts[:3]]
 two_segments = traces[0]
 assert (two_segments.reward, two_segments.ok, two_segments.num_branches) == (1.0, True, 2)
 assert two_segments.info["policy_version_max"] == 9
