@@ -4,7 +4,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from farm.client import FarmClient, FarmError, Lease, LeaseLost
+from farm.client import FarmClient, FarmError, GatewayUnavailable, Lease, LeaseLost
 
 EXTENSIONS_PER_LEASE = 3
 
@@ -46,11 +46,14 @@ class LeaseKeeper:
             self._held[lease.lease_id] = lease
 
     def ack(self, lease_id: str) -> bool:
-        """Ack a lease and hold it no longer. Return False if it was lost, so that its groups are delivered again."""
+        """Ack a lease and hold it no longer. Return False if it was lost, or if no gateway answers.
+
+        Its groups may then be delivered again.
+        """
         self._release(lease_id)
         try:
             self._farm.ack(lease_id)
-        except LeaseLost:
+        except (GatewayUnavailable, LeaseLost):
             return False
         return True
 

@@ -37,7 +37,7 @@ class RunEnded(Exception):
 class _LeaseInUse:
     """``waiting``: samples that the trainer has not taken, by group. ``syncs``: weight syncs since it took the last."""
 
-    lease_id: str
+    group_ids: frozenset[str]
     waiting: dict[int, int]
     syncs: int = 0
 
@@ -62,7 +62,8 @@ class FarmRolloutWorker:
     trainer as it is for the farm. ``groups_ahead`` bounds the groups that wait for the trainer.
 
     A lease is acked ``SYNCS_BEFORE_ACK`` weight syncs after the trainer took the last of its samples. Leases that are
-    not acked when training ends are nacked, so another learner gets their groups.
+    not acked when training ends are nacked, so another learner gets their groups. If a lease is lost, its groups come
+    again, and the worker does not hand them over a second time.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class FarmRolloutWorker:
         self._thread = threading.Thread(target=self._lease_until_stopped, name="farm-rollout-worker", daemon=True)
         self._stopping = threading.Event()
         self._change = threading.Condition()
+        self._leases: dict[str, _LeaseInUse] = {}
         self._lease_of_group: dict[int, _LeaseInUse] = {}
+        self._unacked_groups: set[str] = set()
         self._groups_waiting = 0
         self._runs: set[str] = set()
         self._groups_handed_over = 0
@@ -96,6 +99,11 @@ class FarmRolloutWorker:
         self._answered_at = time.monotonic()
         self._unanswered: FarmError | None = None
         self._end: Exception | None = None
+
+    @property
+    def lease_ids(self) -> tuple[str, ...]:
+        """Return the leases that are not acked."""
+        return self._keeper.lease_ids
 
     def start(self) -> None:
         self._answered_at = time.monotonic()
@@ -117,15 +125,14 @@ class FarmRolloutWorker:
         with self._change:
             self._model_version = model_version
             self._farm_version = farm_version
-            trained = []
-            for use in {use.lease_id: use for use in self._lease_of_group.values() if not use.waiting}.values():
-                use.syncs += 1
-                if use.syncs >= SYNCS_BEFORE_ACK:
-                    trained.append(use.lease_id)
-            for number in [number for number, use in self._lease_of_group.items() if use.lease_id in trained]:
-                del self._lease_of_group[number]
-        for lease_id in trained:
-            self._keeper.ack(lease_id)
+            for use in self._leases.values():
+                use.syncs += not use.waiting
+            trained = {lease_id: use for lease_id, use in self._leases.items() if use.syncs >= SYNCS_BEFORE_ACK}
+            for lease_id in trained:
+                del self._leases[lease_id]
+        for lease_id, use in trained.items():
+            if self._keeper.ack(lease_id):
+                self._unacked_groups -= use.group_ids
 
     def check_health(self, stale_after_s: float) -> None:
         """Raise the error that ended the leasing, or RunEnded if the run has no more groups.
@@ -146,7 +153,7 @@ class FarmRolloutWorker:
             waiting = self._lease_of_group[sample.group_id].waiting
             waiting[sample.group_id] -= 1
             if not waiting[sample.group_id]:
-                del waiting[sample.group_id]
+                del waiting[sample.group_id], self._lease_of_group[sample.group_id]
                 self._groups_waiting -= 1
                 self._change.notify_all()
 
@@ -189,15 +196,19 @@ class FarmRolloutWorker:
         for group in made:
             left_out = {f"farm/{reason}_total": float(count) for reason, count in group.left_out.items()}
             self.metrics_queue.put({**left_out, "farm/groups_total": 1.0})
-        numbered = dict(enumerate((group for group in made if group.samples), self._groups_handed_over))
-        if not numbered:
+        fresh = [group for group in made if group.samples and group.group.group_id not in self._unacked_groups]
+        ids = frozenset(group.group.group_id for group in made)
+        if not fresh and not ids & self._unacked_groups:
             self._keeper.ack(lease.lease_id)
             return
-        use = _LeaseInUse(lease.lease_id, {number: len(group.samples) for number, group in numbered.items()})
         with self._change:
+            numbered = dict(enumerate(fresh, self._groups_handed_over))
             self._groups_handed_over += len(numbered)
             self._groups_waiting += len(numbered)
+            use = _LeaseInUse(ids, {number: len(group.samples) for number, group in numbered.items()})
+            self._leases[lease.lease_id] = use
             self._lease_of_group |= dict.fromkeys(numbered, use)
+            self._unacked_groups |= ids
             rows = [
                 row
                 for number, group in numbered.items()

@@ -86,7 +86,10 @@ async def test_groups_without_samples_do_not_count(store: Store, url: str) -> No
 
     def work(farm: FarmClient) -> tuple[int, int]:
         with LeaseLoop(farm, Leasing("t", "run-a"), groups=2) as loop:
-            (batch,) = [batch for batch in loop if not batch.ack()]
+            batch = loop.next_batch()
+            assert batch
+            batch.ack()
+            assert loop.next_batch() is None
             return len(batch.groups), acked(farm)
 
     assert await using(url, work) == (2, 4)

@@ -61,7 +61,7 @@ class Table:
 
 
 client = Table(20)
-versions = []
+versions: list[int] = []
 with FarmClient(sys.argv[1]) as farm, LeaseLoop(farm, Leasing("tinker", "run-a"), groups=2) as loop:
     farm.put_policy("main", 4, endpoints=["http://127.0.0.1:1/v1"])
     steps = train(loop, client, lambda step: versions.append(announce(farm, "main")))
