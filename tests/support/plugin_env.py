@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -29,10 +29,14 @@ PAGE = ROOT / "farm/docs/plugins.md"
 
 
 class PluginEnv:
-    """Runs programs of the environment. ``home``: an empty directory for the state of the farm and of the tools."""
+    """Runs programs of the environment.
 
-    def __init__(self, environment: Path, home: Path) -> None:
+    ``home``: an empty directory for the state of the farm and of the tools. ``inside``: the directory of the programs.
+    """
+
+    def __init__(self, environment: Path, home: Path, inside: Path = INSIDE) -> None:
         self._bin = environment / "bin"
+        self._inside = inside
         self.home = home
 
     async def run(self, program: str, *words: object, **variables: str) -> str:
@@ -44,8 +48,8 @@ class PluginEnv:
         return text
 
     async def inside(self, module: str, *words: object, **variables: str) -> str:
-        """Run a program of ``tests/integration/plugins/inside``."""
-        return await self.run("python", INSIDE / module, *words, **variables)
+        """Run a program of the directory ``inside``."""
+        return await self.run("python", self._inside / module, *words, **variables)
 
     async def shell(self, commands: str) -> str:
         """Run commands in bash, with the programs of the environment first in the path."""
@@ -87,16 +91,26 @@ class PluginEnv:
 
 def make_plugin_env(place: Path) -> Path:
     """Make the environment below ``place``, or reuse one that was made of the same files. Return its path."""
-    files = (ROOT / "pyproject.toml", CONSTRAINTS)
+    return make_env(place, "plugins", EXTRAS, CONSTRAINTS, python=_find_python)
+
+
+def make_env(place: Path, name: str, extras: str, constraints: Path, *, python: Callable[[], str]) -> Path:
+    """Make an environment with extras of the farm, or reuse one that was made of the same files. Return its path.
+
+    Wheels are also taken from where pip finds them (``PIP_FIND_LINKS``), for example a build of torch for CPUs.
+    """
+    files = (ROOT / "pyproject.toml", constraints)
     made_of = b"".join((str(ROOT).encode(), *(file.read_bytes() for file in files)))
     digest = hashlib.sha256(made_of).hexdigest()[:12]
-    environment = place / f"plugins-{digest}"
+    environment = place / f"{name}-{digest}"
     if (environment / "made").exists():
         return environment
     shutil.rmtree(environment, ignore_errors=True)
-    _uv("venv", "--python", _find_python(), environment)
-    install = ("pip", "install", "--python", environment / "bin/python", "--constraints", CONSTRAINTS)
-    _uv(*install, "--editable", f"{ROOT}[{EXTRAS}]", "pytest", "pytest-asyncio")
+    _uv("venv", "--python", python(), environment)
+    install = ("pip", "install", "--python", environment / "bin/python", "--constraints", constraints)
+    links = os.environ.get("PIP_FIND_LINKS", "").split()
+    found = (word for link in links for word in ("--find-links", link))
+    _uv(*install, *found, "--editable", f"{ROOT}[{extras}]", "pytest", "pytest-asyncio")
     (environment / "made").touch()
     return environment
 
@@ -116,4 +130,4 @@ def _find_python() -> str:
 def _uv(*words: object) -> None:
     done = subprocess.run([UV, "--quiet", *map(str, words)], capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"the environment of the plug-ins: {done.stderr.strip()}")
+        raise RuntimeError(f"uv {words[0]}: {done.stderr.strip()}")

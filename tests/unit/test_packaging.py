@@ -32,6 +32,17 @@ PLUGINS = {
 }
 """Extra and distribution of the tool of each module of ``farm.plugins``, by the imported package."""
 
+LEARNERS = {
+    "tinker": ("tinker", "tinker"),
+    "trl": ("trl", "trl"),
+    "verifiers": ("verifiers", "verifiers"),
+    "verl": ("verl", "verl"),
+}
+"""Extra and distribution of the library of each module of ``farm.learners``, by the imported package."""
+
+WITHOUT_EXTRA = {"prime_rl", "skyrl", "slime"}
+"""Libraries of ``farm.learners`` that are not on the package index, or need a newer Python than the farm."""
+
 GENERATE = ("farm/task_generation/", "farm/task_import/", "farm/task_validation/")
 HINT = re.compile(r"pip install '([\w.-]+)\[")
 WITH_HINTS = ("*.py", "*.md", "*.sh")
@@ -64,11 +75,12 @@ def foreign_imports() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in (*ROOT.glob("farm/**/*.py"), *ROOT.glob("sandboxes/**/*.py")):
         for name in imports(path):
-            if name not in sys.stdlib_module_names and name not in OWN | IN_SANDBOXES | set(PLUGINS):
+            if name not in sys.stdlib_module_names and name not in OTHERS:
                 found.setdefault(name, set()).add(path.relative_to(ROOT).as_posix())
     return found
 
 
+OTHERS = OWN | IN_SANDBOXES | set(PLUGINS) | set(LEARNERS) | WITHOUT_EXTRA
 installed = cache(packages_distributions)
 
 
@@ -94,11 +106,12 @@ def test_extras_match_foreign_imports() -> None:
             assert distributions(package) & (required(extra) - (required("node") if extra == "generate" else set()))
 
 
-def test_each_plugin_has_an_extra() -> None:
-    paths = ROOT.glob("farm/plugins/*.py")
-    found = {name: path for path in paths for name in imports(path) if name in PLUGINS}
-    assert set(found) == set(PLUGINS)
-    for package, (extra, distribution) in PLUGINS.items():
+@pytest.mark.parametrize(("room", "tools"), [("plugins", PLUGINS), ("learners", LEARNERS)])
+def test_each_plugin_and_adapter_has_an_extra(room: str, tools: dict[str, tuple[str, str]]) -> None:
+    paths = ROOT.glob(f"farm/{room}/*.py")
+    found = {name: path for path in paths for name in imports(path) if name in tools}
+    assert set(found) == set(tools)
+    for package, (extra, distribution) in tools.items():
         assert distribution in required(extra)
         assert f'required("{extra}")' in found[package].read_text()
 

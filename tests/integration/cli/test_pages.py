@@ -30,6 +30,7 @@ ONE_FARM = (
     "farm/docs/http-api.md",
     "farm/docs/learner-sandboxes.md",
     "farm/docs/learner.md",
+    "farm/docs/learners.md",
     "farm/docs/policies.md",
     "farm/docs/rewards.md",
 )

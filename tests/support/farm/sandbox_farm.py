@@ -10,7 +10,7 @@ from farm.learner_sandboxes import LearnerSandboxes, NodeAway
 from farm.node.agent import AgentSettings, NodeAgent
 from farm.node.image_cache import ImageCache
 from farm.node.resources import NodeResources
-from farm.policy import EndpointPool, PolicyRoutes
+from farm.policy import EndpointPool, PolicyDirectory, PolicyRoutes
 from farm.scheduler.messages import Event
 from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.service import NodeCommand, SchedulerService
@@ -82,7 +82,7 @@ class SandboxFarm:
             AgentSettings(slots, self._directory / name, heartbeat_s=0.05, clock=lambda: self.now),
             store=self.store,
             send_events=self._handle,
-            routes=PolicyRoutes(EndpointPool()),
+            routes=PolicyRoutes(EndpointPool(), PolicyDirectory(self.store.policies)),
         )
         self.agents[name] = await stack.enter_async_context(agent)
         await until(lambda: self.scheduler.service.has_node(name))

@@ -25,7 +25,7 @@ def test_plugin_without_package_names_pip_command(
     with pytest.raises(ImportError) as raised:
         importlib.import_module(f"farm.plugins.{module}")
     assert str(raised.value) == (
-        f"this plug-in needs {package}, which is not installed; pip install 'rollout-farm[{extra}]'"
+        f"this module needs {package}, which is not installed; pip install 'rollout-farm[{extra}]'"
     )
 
 

@@ -1,0 +1,63 @@
+"""Adapters against the types of the libraries, in the environment that has them."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from farm.store import RunState
+from tests.support.gateway_server import running_gateway
+from tests.support.learner_env import QUIET
+from tests.support.learner_values import small
+from tests.support.plugin_env import ROOT, PluginEnv
+from tests.support.redis_server import running_store
+from tests.support.rollouts import make_rollout, run_spec
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("learners")]
+FOUND = {**QUIET, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.parametrize("program", ["verifiers_traces.py", "verl_outputs.py"])
+async def test_adapter_makes_types_of_library(program: str, learner_env: PluginEnv) -> None:
+    await learner_env.inside(program, **FOUND)
+
+
+@asynccontextmanager
+async def served_run(home: Path, groups: int, *rewards: float | None) -> AsyncIterator[str]:
+    """Yield the URL of a gateway. Each group of its run has these rewards."""
+    async with running_store(home) as store, running_gateway(store, home, tokens={"operator": "o"}) as url:
+        await store.put_run(run_spec(groups=groups, group_size=len(rewards)))
+        for group in range(groups):
+            for index, reward in enumerate(rewards):
+                made = make_rollout(group=group, index=index, size=len(rewards), reward=reward, tokens=16, version=4)
+                await store.publish(small(made))
+        await store.set_run_state("run-a", RunState.FINISHED)
+        yield url
+
+
+@pytest.mark.redis
+async def test_rollout_worker_of_trl_acks_and_deduplicates(learner_env: PluginEnv) -> None:
+    async with served_run(learner_env.home, 4, 0.0, 1.0) as url:
+        await learner_env.inside("trl_worker.py", url, FARM_TOKEN="o", **FOUND)
+
+
+@pytest.mark.redis
+async def test_loop_in_style_of_tinker_trains_until_run_is_drained(learner_env: PluginEnv) -> None:
+    async with served_run(learner_env.home, 5, 0.0, 1.0) as url:
+        printed = await learner_env.inside("tinker_loop.py", url, FARM_TOKEN="o", **FOUND)
+    assert json.loads(printed.splitlines()[-1]) == {"steps": 3, "versions": [5, 6, 7], "data": 10, "acked": 5}
+
+
+@pytest.mark.redis
+async def test_grpo_trainer_trains_on_groups_of_rollout_func(learner_env: PluginEnv) -> None:
+    """In each group the reward of one member is unknown. It counts neither as 0 nor in the baseline."""
+    async with served_run(learner_env.home, 6, 1.0, 0.0, None) as url:
+        work = learner_env.home / "work"
+        printed = await learner_env.inside("trl_rollout_func_run.py", url, work, FARM_TOKEN="o", **FOUND)
+    report = json.loads(printed.splitlines()[-1])
+    steps = [entry for entry in report["log"] if "reward" in entry]
+    assert [entry["reward"] for entry in steps] == [0.5, 0.5]
+    assert [entry["completions/mean_length"] for entry in steps] == [8.0, 8.0]
+    assert (report["acked"], report["policy_version"]) == ([2, 4], 5)

@@ -1,0 +1,74 @@
+"""The rollout function for slime and the generator for SkyRL against a real gateway, with their published types."""
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from farm.client import FarmClient
+from farm.learners import LeaseLoop, Leasing
+from farm.store import RunState
+from tests.support.gateway_server import running_gateway
+from tests.support.published_types import TrajectoryID, published_types
+from tests.support.redis_server import running_store
+from tests.support.rollouts import make_rollout, run_spec
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> AsyncIterator[str]:
+    """A farm with a run of four groups of two. In the second group one member was not judged."""
+    async with running_store(tmp_path) as store, running_gateway(store, tmp_path, tokens={"operator": "o"}) as served:
+        await store.put_run(run_spec(groups=4))
+        for group in range(4):
+            for index in range(2):
+                reward = None if (group, index) == (1, 0) else float(index)
+                await store.publish(make_rollout(group=group, index=index, reward=reward, tokens=16))
+        await store.set_run_state("run-a", RunState.FINISHED)
+        yield served
+
+
+async def test_slime_rollout_function_acks_groups_of_last_call(url: str) -> None:
+    def work() -> tuple[list[int], list[int], Any]:
+        with FarmClient(url, "o") as farm, published_types():
+            rollout = importlib.import_module("farm.learners.slime").FarmRollout(LeaseLoop(farm, Leasing("s", "run-a")))
+            arguments, acked = SimpleNamespace(rollout_batch_size=2), []
+            outputs = []
+            for step in range(2):
+                outputs.append(rollout(arguments, step, None))
+                acked.append(farm.run("run-a").summary.groups_acked)
+            with pytest.raises(RuntimeError, match="no more groups"):
+                rollout(arguments, 2, None)
+            rollout.close()
+            sizes = [len(group) for output in outputs for group in output.samples]
+            return sizes, [*acked, farm.run("run-a").summary.groups_acked], outputs[0].metrics
+
+    sizes, acked, metrics = await asyncio.to_thread(work)
+    assert (sizes, acked) == ([2, 1, 2, 2], [0, 2, 4])
+    assert metrics == {"farm/not_judged": 1, "farm/untrainable": 0}
+
+
+async def test_skyrl_generator_returns_groups_in_order_of_prompts(url: str) -> None:
+    with FarmClient(url, "o") as farm, published_types():
+        generator = importlib.import_module("farm.learners.skyrl").FarmGenerator(LeaseLoop(farm, Leasing("s", "run-a")))
+        ids = [TrajectoryID(prompt, repetition) for prompt in ("p", "q") for repetition in range(2)]
+        output = await generator.generate({"prompts": [[]] * 4, "trajectory_ids": ids})
+        assert [(one.instance_id, one.repetition_id) for one in output["trajectory_ids"]] == [
+            ("p", 0),
+            ("p", 1),
+            ("q", 1),
+        ]
+        assert [reward[-1] for reward in output["rewards"]] == [0.0, 1.0, 1.0]
+        assert output["is_last_step"] == [True, True, True]
+        assert output["pixel_values"] is None
+        await generator.generate({"prompts": [[]] * 4, "trajectory_ids": ids})
+        assert (await asyncio.to_thread(farm.run, "run-a")).summary.groups_acked == 2
+        with pytest.raises(RuntimeError, match="no more groups"):
+            await generator.generate({"prompts": [[]] * 4, "trajectory_ids": ids})
+        await asyncio.to_thread(generator.close)
+        assert (await asyncio.to_thread(farm.run, "run-a")).summary.groups_acked == 4
