@@ -32,6 +32,9 @@ PLUGINS = {
 }
 """Extra and distribution of the tool of each module of ``farm.plugins``, by the imported package."""
 
+EXAMPLE = {"matplotlib", "torch"}
+"""Imported by ``farm.examples.grpo`` alone, with the extra ``grpo``."""
+
 GENERATE = ("farm/task_generation/", "farm/task_import/", "farm/task_validation/")
 HINT = re.compile(r"pip install '([\w.-]+)\[")
 WITH_HINTS = ("*.py", "*.md", "*.sh")
@@ -64,7 +67,7 @@ def foreign_imports() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in (*ROOT.glob("farm/**/*.py"), *ROOT.glob("sandboxes/**/*.py")):
         for name in imports(path):
-            if name not in sys.stdlib_module_names and name not in OWN | IN_SANDBOXES | set(PLUGINS):
+            if name not in sys.stdlib_module_names and name not in OWN | IN_SANDBOXES | EXAMPLE | set(PLUGINS):
                 found.setdefault(name, set()).add(path.relative_to(ROOT).as_posix())
     return found
 
@@ -101,6 +104,12 @@ def test_each_plugin_has_an_extra() -> None:
     for package, (extra, distribution) in PLUGINS.items():
         assert distribution in required(extra)
         assert f'required("{extra}")' in found[package].read_text()
+
+
+def test_packages_of_closed_loop_are_its_extra_alone() -> None:
+    paths = [path for path in ROOT.glob("farm/**/*.py") if EXAMPLE & set(imports(path))]
+    assert {path.parent for path in paths} == {ROOT / "farm/examples/grpo"}
+    assert required("grpo") - required("generate") == EXAMPLE
 
 
 def test_missing_extra_error_names_package_and_command() -> None:
