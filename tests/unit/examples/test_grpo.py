@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from farm.examples.grpo import language
 from farm.examples.grpo.language import IDS, MAX_CONTEXT, WORDS, allowed, render, to_message
 from farm.examples.grpo.tasks import make_family, write_tasks
+from farm.rewards import parse_rules, score
 from farm.tasks import load_task
 from farm.tasks.errors import TaskError
 
@@ -70,3 +72,13 @@ def test_written_tasks_share_image_and_load(tmp_path: Path) -> None:
     assert len({task.image.partition(":")[2] for task in tasks}) == 1
     with pytest.raises(TaskError, match="exists already"):
         write_tasks(tmp_path)
+
+
+def test_brief_rules_charge_solved_tasks_for_turns_and_style() -> None:
+    rules = parse_rules((Path(language.__file__).parent / "brief.toml").read_text())
+    solved = {"verdict": 1.0, "resolved": 1.0, "effort_turns": 3.0, "style_new": 0.0}
+    best = score(solved, rules)
+    assert best == pytest.approx(0.55, abs=0.001)
+    assert best - score({**solved, "effort_turns": 4.0}, rules) == pytest.approx(0.15, abs=0.001)
+    assert best - score({**solved, "style_new": 1.0}, rules) == pytest.approx(0.3)
+    assert score({**solved, "verdict": 0.0, "resolved": 0.0, "style_new": 1.0}, rules) == 0.0
