@@ -24,7 +24,7 @@ def draw(runs: Mapping[str, Sequence[Record]], target: Path) -> None:
         updates = [record for record in records if record["kind"] == "update"]
         tests = [record for record in records if record["kind"] in ("before", "held-out", "after")]
         minutes = [record["seconds"] / 60 for record in updates]
-        reward.plot(minutes, _smooth([record["reward"] for record in updates]), color=colour, alpha=0.35)
+        reward.plot(minutes, _smooth([record["solved"] for record in updates]), color=colour, alpha=0.35)
         places = [0.0 if record["kind"] == "before" else record["seconds"] / 60 for record in tests]
         reward.plot(places, [record["solved"] for record in tests], ".-", color=colour, label=name)
         lag.plot(minutes, _smooth([record["lag_mean"] for record in updates]), color=colour)
