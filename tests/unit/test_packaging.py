@@ -43,6 +43,9 @@ LEARNERS = {
 WITHOUT_EXTRA = {"prime_rl", "skyrl", "slime"}
 """Libraries of ``farm.learners`` that are not on the package index, or need a newer Python than the farm."""
 
+EXAMPLE = {"matplotlib", "torch"}
+"""Imported by ``farm.examples.grpo`` alone, with the extra ``grpo``."""
+
 GENERATE = ("farm/task_generation/", "farm/task_import/", "farm/task_validation/")
 HINT = re.compile(r"pip install '([\w.-]+)\[")
 WITH_HINTS = ("*.py", "*.md", "*.sh")
@@ -80,7 +83,7 @@ def foreign_imports() -> dict[str, set[str]]:
     return found
 
 
-OTHERS = OWN | IN_SANDBOXES | set(PLUGINS) | set(LEARNERS) | WITHOUT_EXTRA
+OTHERS = OWN | IN_SANDBOXES | EXAMPLE | set(PLUGINS) | set(LEARNERS) | WITHOUT_EXTRA
 installed = cache(packages_distributions)
 
 
@@ -114,6 +117,12 @@ def test_each_plugin_and_adapter_has_an_extra(room: str, tools: dict[str, tuple[
     for package, (extra, distribution) in tools.items():
         assert distribution in required(extra)
         assert f'required("{extra}")' in found[package].read_text()
+
+
+def test_packages_of_closed_loop_are_its_extra_alone() -> None:
+    paths = [path for path in ROOT.glob("farm/**/*.py") if EXAMPLE & set(imports(path))]
+    assert {path.parent for path in paths} == {ROOT / "farm/examples/grpo"}
+    assert required("grpo") - required("generate") == EXAMPLE
 
 
 def test_missing_extra_error_names_package_and_command() -> None:

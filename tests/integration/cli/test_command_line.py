@@ -394,7 +394,7 @@ def test_learners_and_requested_groups_are_listed(farm: Farm, up: Mapping[str, s
     """A learner requests a group of a task in a real sandbox, and makes a checkpoint of another run."""
     token = Path(up["state_dir"], "operator-token").read_text().strip()
     with FarmClient(up["url"], token) as client:
-        wanted = client.groups.request(SQLPARSE.name, "nop", 2, taskset=SQLPARSE.name)
+        wanted = client.groups.request(PATHSPEC.name, "nop", 2, taskset=PATHSPEC.name)
         assert wanted.group_id in farm("groups", "list").stdout
         group = client.groups.wait(wanted.group_id, timeout_s=200)
         assert (group.state, [rollout.reward for rollout in group.rollouts]) == ("complete", [0.0, 0.0])
@@ -402,7 +402,7 @@ def test_learners_and_requested_groups_are_listed(farm: Farm, up: Mapping[str, s
         assert "is complete" in farm("groups", "cancel", wanted.group_id).stderr
         assert farm("groups", "delete", wanted.group_id).returncode == 0
         assert client.groups.list() == ()
-        done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "1", "--json")
+        done = farm("run", str(PATHSPEC), "--policy", "nop", "--group-size", "1", "--json")
         run = json.loads(done.stdout)["run_id"]
         history = client.checkpoints.restore(run, "trainer", 0).history
         lease = client.lease("rank-0", run_id=run, learner="trainer", history=history)
@@ -663,7 +663,7 @@ def test_head_prints_join_address_and_keeps_logs(farm: Farm, up: Mapping[str, st
 
 
 def test_logs_of_running_farm_show_a_run(farm: Farm, up: Mapping[str, str]) -> None:
-    ran = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "1", "--json", "--detach")
+    ran = farm("run", str(PATHSPEC), "--policy", "nop", "--group-size", "1", "--json", "--detach")
     run_id = json.loads(ran.stdout)["run_id"]
     wanted = ("logs", "--run", run_id, "--level", "info", "--since", "10m", "--json")
     lines = [json.loads(line) for line in farm(*wanted).stdout.splitlines()]
