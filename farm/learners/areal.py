@@ -13,7 +13,7 @@ with required("areal", source="github.com/inclusionAI/AReaL"):
 def trajectories(samples: Sequence[Sample]) -> dict[str, Any]:
     """Return one batch with a row for each sample, padded at the end to the longest of them.
 
-    ``versions`` are the weights behind each token, and -1 where no token was sampled. ``rewards`` are those of the
+    ``versions`` are the weights behind each sampled token; other tokens have -1. ``rewards`` are those of the
     rollouts, so AReaL computes the advantages. Raises ValueError without samples: return None from the workflow then.
     """
     if not samples:
