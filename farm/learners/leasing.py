@@ -1,4 +1,4 @@
-"""What a learner leases: the settings that the lease loop and the adapters share."""
+"""The settings of leases that the lease loop and the adapters share."""
 
 from dataclasses import dataclass
 

@@ -40,8 +40,10 @@ LEARNERS = {
 }
 """Extra and distribution of the library of each module of ``farm.learners``, by the imported package."""
 
-WITHOUT_EXTRA = {"prime_rl", "skyrl", "slime"}
-"""Libraries of ``farm.learners`` that are not on the package index, or need a newer Python than the farm."""
+WITHOUT_EXTRA = {"prime_rl", "skyrl", "slime", "torch"}
+"""Libraries of ``farm.learners`` that are not on the package index, or need a newer Python than the farm, and torch,
+which comes with the libraries.
+"""
 
 EXAMPLE = {"matplotlib", "torch"}
 """Imported by ``farm.examples.grpo`` alone, with the extra ``grpo``."""

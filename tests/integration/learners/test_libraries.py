@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_grou
 FOUND = {**QUIET, "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.parametrize("program", ["verifiers_traces.py", "verl_outputs.py"])
+@pytest.mark.parametrize("program", ["verifiers_traces.py", "verl_outputs.py", "tensors.py"])
 async def test_adapter_makes_types_of_library(program: str, learner_env: PluginEnv) -> None:
     await learner_env.inside(program, **FOUND)
 

@@ -32,3 +32,9 @@ def test_plugin_without_package_names_pip_command(
 def test_missing_module_of_the_farm_is_no_lacking_extra() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module"), required("inspect"):
         importlib.import_module("farm.no_such_module")
+
+
+def test_library_without_extra_is_installed_from_its_repository() -> None:
+    remedy = "needs no_such_library, which is not installed; install it from github.com/a/b"
+    with pytest.raises(ImportError, match=remedy), required("none", source="github.com/a/b"):
+        importlib.import_module("no_such_library")
