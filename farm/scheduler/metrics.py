@@ -240,9 +240,10 @@ class FarmMetrics:
         acked, restored = queue.get("groups_acked", 0.0), queue.get("groups_restored", 0.0)
         depth = GaugeMetricFamily(
             "farm_queue_groups",
-            "Complete groups: ready, leased and not acked, or acked provisionally",
+            "Complete groups: early (not in turn), ready, leased and not acked, acked provisionally",
             labels=("state",),
         )
+        depth.add_metric(("early",), queue.get("groups_early", 0.0))
         depth.add_metric(("ready",), complete - read)
         depth.add_metric(("unacked",), read - acked - dropped + restored)
         depth.add_metric(("provisional",), queue.get("groups_provisional", 0.0))

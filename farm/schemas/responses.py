@@ -78,9 +78,9 @@ class RunSummary(AnswerBody):
     ``expected`` counts rollouts; it is 0 for a run without end. ``groups_waiting`` are complete and neither acked nor
     dropped. ``groups_dropped`` includes ``groups_dropped_stale``, and ``groups_returned`` of these are replaced.
     ``groups_provisional`` of the acked ones have provisional acks. ``groups_restored`` counts acks that a restore
-    undid; ``groups_acked`` is without them. ``surplus`` counts aborted members of groups that were complete without
-    them. ``queued_bytes`` are stored for the learner. ``policy_lag_mean`` is over leased groups, null if no version is
-    known.
+    undid; ``groups_acked`` is without them. ``groups_early`` are complete and wait for an earlier group. ``surplus``
+    counts aborted members of groups that were complete without them. ``queued_bytes`` are stored for the learner.
+    ``policy_lag_mean`` is over leased groups, null if no version is known.
     """
 
     expected: int
@@ -99,6 +99,7 @@ class RunSummary(AnswerBody):
     groups_restored: int = 0
     groups_dropped_stale: int = 0
     groups_returned: int = 0
+    groups_early: int = 0
     surplus: int = 0
     queued_bytes: int = 0
     policy_lag_mean: float | None = None

@@ -106,6 +106,7 @@ def pacing_rows(run: "RunAnswer") -> dict[str, str]:
         rows["policy lag"] = f"{summary.policy_lag_mean:.2f} versions on average"
     if options.max_staleness is not None:
         bound = f"at most {options.max_staleness} versions, {options.batch_groups} groups a step"
+        rows["early groups"] = f"{summary.groups_early}, which wait for an earlier group"
         rows["staleness"] = f"{bound}; {summary.groups_dropped_stale} dropped, {summary.groups_returned} replaced"
     if options.redundant:
         rows["redundant"] = f"{options.redundant} members a group; {summary.surplus} were cancelled"

@@ -370,6 +370,7 @@ def _summary(run: RunRecord) -> RunSummary:
         groups_dropped=dropped,
         groups_dropped_stale=count("dropped_stale", 0),
         groups_returned=count("groups_returned", 0),
+        groups_early=count("groups_early", 0),
         groups_redelivered=count("groups_redelivered", 0),
         groups_provisional=count("groups_provisional", 0),
         groups_restored=restored,

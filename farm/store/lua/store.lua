@@ -72,7 +72,8 @@
 --   groups_returned (stale groups that are replaced), surplus (members of groups that were complete without them),
 --   lag_sum and lag_groups (policy lag of leased groups), bytes_queued (stored bytes of groups that are neither
 --   settled nor acked provisionally) and bytes_provisional (of those acked so), which go up and down, bytes_largest (of
---   one rollout), in_turn (the ordinal of the next group that is delivered in turn)
+--   one rollout), in_turn (the ordinal of the next group that is delivered in turn), groups_early (the members of
+--   base:early)
 --
 -- INVARIANTS  An entry belongs to a live lease exactly while now < its score in base:held, and that score is the
 --   lease's expires_ms: so a lease is lost at the very moment its groups become free, and no two leases share one.
@@ -192,6 +193,7 @@ local function deliver_early(all)
     local first = redis.call("ZRANGE", key("early"), 0, 0, "WITHSCORES")
     if not first[1] or not (all or tonumber(first[2]) == counted("in_turn")) then return end
     redis.call("ZREM", key("early"), first[1])
+    count("groups_early", 0 - 1)
     deliver(first[1])
     count("in_turn")
   end
@@ -238,6 +240,7 @@ local function complete(group, size)
     deliver(group)
   else
     redis.call("ZADD", key("early"), ordinal, group)
+    count("groups_early")
     deliver_early(false)
   end
   wake()

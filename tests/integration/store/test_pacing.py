@@ -101,7 +101,9 @@ async def test_groups_are_delivered_in_the_order_of_their_start(store: Store) ->
     for group in (1, 3):
         await publish(store, group, (0.0, 1.0), version=5)
     assert (await store.lease("one", "run-a", max_groups=9, lease_s=LONG_S)).groups == ()
+    assert (await counts(store))["groups_early"] == 2
     await publish(store, 0, (0.0, 1.0), version=5)
+    assert (await counts(store))["groups_early"] == 1
     lease = await store.lease("one", "run-a", max_groups=9, lease_s=LONG_S)
     assert [group.group_id for group in lease.groups] == ["run-a-g000000", "run-a-g000001"]
     await publish(store, 10**9, (0.0, 1.0), version=5)

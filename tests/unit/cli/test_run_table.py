@@ -137,6 +137,7 @@ def test_run_shows_its_pace_and_its_retired_tasks() -> None:
     shown = run("a").model_copy(update={"options": options, "summary": summary, "rates": rates})
     assert pacing_rows(shown) == {
         "policy lag": "1.50 versions on average",
+        "early groups": "0, which wait for an earlier group",
         "staleness": "at most 4 versions, 16 groups a step; 2 dropped, 0 replaced",
         "redundant": "1 members a group; 3 were cancelled",
     }
