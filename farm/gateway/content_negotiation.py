@@ -121,8 +121,8 @@ def group_body(
 
 
 async def _encoded(pieces: AsyncIterator["bytes | _Stored"], form: ResponseFormat) -> AsyncIterator[bytes]:
-    """Yield the bytes of an answer, one rollout after the other. Unless the format is framed, the caller has found all
-    records readable with ``unreadable``.
+    """Yield the bytes of an answer, one rollout after the other. If the format is not framed, the caller has checked
+    all records with ``unreadable``.
 
     In the framed format no rollout is unpacked: stored frames alternate with frames of the data between them, and
     together they are one msgpack value. That is a valid zstd stream, but the decoders of httpx and urllib3 stop at a

@@ -34,7 +34,7 @@ GroupIdPath = Annotated[str, Path(pattern=GROUP_ID)]
 
 @router.post("", status_code=201)
 async def request_group(body: GroupBody, request: Request, role: AsLearner) -> RequestedGroupAnswer:
-    """Request one group of a task. The same request with the same Idempotency-Key names the same group for ever."""
+    """Request one group of a task. Until it is deleted, the same request with the same Idempotency-Key names it."""
     store: Store = request.app.state.store
     config: Config = request.app.state.config
     run_id = f"{REQUESTED}{getattr(request.state, 'once', secrets.token_hex(12))[:24]}"

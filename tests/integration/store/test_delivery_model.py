@@ -341,7 +341,7 @@ class Delivery(RuleBasedStateMachine):
 
     @operation(1)
     def delete_old_rollouts(self) -> None:
-        """Whatever a reader may still get has its rollouts."""
+        """Each group that a reader may still get has its rollouts."""
         self.call(self.store.expire(SHORT_S))
         provisional = [group for learner in self.learners.values() for group in learner.provisional]
         leased = [group for lease in self.live() for group in lease.groups]
