@@ -205,12 +205,13 @@ def test_missing_image_is_one_error_line(tmp_path: Path) -> None:
 
 
 async def test_verify_bench_compares_outcomes_of_test_commands(pool: WarmPool, tiny_image: str) -> None:
-    bundle = task(tiny_image, gold=GOLD)
+    fix = Change(tuple(file for file in GOLD.files if file.path == "tiny.py"))
+    bundle = task(tiny_image, gold=fix)
     done: list[int] = []
     figures = _by_name(await measure_verify([bundle], pool, rounds=1, on_task=done.append))
     assert done == [0]
     judged = figures["changes_judged_alike"].value
-    assert judged > 2
+    assert judged == 3, "nothing, the fix, and the fix without its only passage"
     assert figures["outcomes_alike"].value == 2 * judged
     assert 0 < figures["of_which_resolved"].value < judged
     telling = TESTS + b"\nimport sys\ndef test_type():\n    assert '--tb=no' in sys.argv\n"

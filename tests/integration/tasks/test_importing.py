@@ -97,6 +97,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, bytes]]] = {
 }
 
 
+WHOLE = ("swebench", "swebench of sympy")
+"""Cases whose tasks also have to withstand cheats: one that pytest judges, and one with a runner of its own."""
+
+
 async def first_commit(image: str, workspace: str, docker_client: docker.DockerClient) -> str:
     command = ["git", "-C", workspace, "rev-list", "--max-parents=0", "HEAD"]
     return str(docker_client.containers.run(image, command, remove=True, network_mode="none").decode().strip())
@@ -139,7 +143,8 @@ async def test_imported_row_is_a_fit_task(
     bundle = load_task(taken.directory, state_dir=tmp_path)
     removed_later(bundle.task.image)
 
-    finding = await validate(bundle, images=images, runtime=any_runtime, on_progress=lambda line: None)
+    once = case not in WHOLE
+    finding = await validate(bundle, images=images, runtime=any_runtime, on_progress=lambda line: None, once=once)
     assert finding.problems == []
     assert (set(finding.nop), set(finding.gold)) == ({0.0}, {1.0})
     rollouts = [await run_local_episode(kind, bundle, any_runtime) for kind in ("oracle", "nop")]

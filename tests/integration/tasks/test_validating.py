@@ -21,6 +21,7 @@ from farm.tasks import TaskError, load_task
 from farm.tasks.validation_file import read_validated, refuse_unvalidated, set_digest
 from sandboxes.images.store import ImageStore
 from sandboxes.testing.fake_runtime import FakeRuntime
+from tests.support.state_dirs import share
 
 ROOT = Path(__file__).resolve().parents[3]
 FARM = ROOT / ".venv/bin/farm"
@@ -53,6 +54,8 @@ FLAKY = "tests/test_basket.py::Fragile::test_alone_on_the_machine"
 
 
 def farm(*words: object, state_dir: Path) -> subprocess.CompletedProcess[str]:
+    if not state_dir.exists():
+        share(state_dir)
     environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "FARM_STATE_DIR": str(state_dir), "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [FARM, "tasks", *map(str, words)], env=environment, capture_output=True, text=True, check=False
