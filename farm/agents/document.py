@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from farm.core.nesting_limit import TooDeep
 from farm.core.toml import read_toml
-from farm.schemas.agent import AgentBody
+from farm.schemas.run_settings import AgentBody
 from farm.schemas.validation_messages import complaints
 
 MOST_BYTES = 64 * 1024

@@ -1,8 +1,9 @@
 """``turns``: episodes of a real small model in real sandboxes, while weights change and contexts are summarised.
 
-Each token that a rollout publishes is computed again by a fresh pass of the model. Two model servers run in processes
-of their own, one with the API of vLLM and one with that of SGLang. New weights arrive several times a second. Every
-other change aborts the requests that are running, so that the farm has to continue them.
+A part of the episodes is cut off and goes on by its journal, and another part are trees. Each token that a rollout
+publishes is computed again by a fresh pass of the model. Two model servers run in processes of their own, one with the
+API of vLLM and one with that of SGLang. New weights arrive several times a second. Every other change aborts the
+requests that are running, so that the farm has to continue them.
 """
 
 import asyncio
@@ -16,18 +17,19 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 
-from farm.bench.bench_episode import make_assignment, temporary_journals
 from farm.bench.results import BenchError, Figure
+from farm.bench.turn_episodes import WHOLE, TurnEpisodes, count_not_trained_once, plan_kinds
 from farm.core.harness import Harness, SummarySettings
 from farm.core.rollout import Rollout, SegmentKind, TurnKind
-from farm.core.run import EpisodeLimits, PolicySpec
 from farm.core.task import ReportFormat
-from farm.episode import JournalDirectory, NodeServices, run_episode
+from farm.episode import NodeServices
 from farm.model_server import count_segment_mismatches
-from farm.policy import EndpointPool, PolicyRoutes, make_policy
+from farm.policy import EndpointPool, PolicyRoutes
 from farm.tasks import TaskBundle
 from sandboxes import WarmPool
 
@@ -35,7 +37,6 @@ DIALECTS = ("vllm", "sglang")
 TOLERANCE = 1e-3
 CHANGE_EVERY_S = 0.4
 TURNS = 8
-REPLY_TOKENS = 160
 CONTEXT_GROWTH = 900
 """Tokens beyond the opening messages after which a context is summarised."""
 
@@ -53,7 +54,10 @@ class TurnsOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """The figures of one rollout: its segments by kind, its mismatches, and the seconds between its turns."""
+    """The figures of one rollout: its segments by kind, its mismatches, and the seconds between its turns.
+
+    ``branched``: it is a branch of a tree. ``resumed``: it was cut off and went on.
+    """
 
     segments: int
     compacted: int
@@ -61,6 +65,8 @@ class _Checked:
     versions: int
     mismatches: int
     overheads_s: tuple[float, ...]
+    branched: bool
+    resumed: bool
 
 
 async def measure_turns(
@@ -69,46 +75,56 @@ async def measure_turns(
     """Run the episodes and verify each token. The task's image must exist; its tests are replaced by ``true``.
 
     ``overhead_p50_ms`` is the time from one turn of an episode to the next without model and tools, so it is the farm's
-    own. Raises BenchError if a server does not start, or if an episode fails or cannot be trained on.
+    own. ``turns_not_trained_once`` counts replies that the loss masks of their group do not cover exactly once. Raises
+    BenchError if a server does not start, or if an episode fails or cannot be trained on.
     """
-    bundle = _cheaply_graded(bundle)
-    services, numbers = NodeServices("bench", pool), iter(range(options.episodes))
+    services, kinds = NodeServices("bench", pool), enumerate(plan_kinds(options.episodes))
     checked: list[_Checked] = []
-    async with _model_servers() as urls, temporary_journals() as journals:
-        routes = PolicyRoutes(EndpointPool())
-        opening = await _opening_tokens(bundle, services, routes, urls[0])
-        harness = Harness(summaries=SummarySettings(opening + CONTEXT_GROWTH, SUMMARY_TOKENS))
-        changing = asyncio.create_task(_change_weights(urls))
-        with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as verifier:
+    not_trained_once = 0
+    async with _model_servers() as urls:
+        with TemporaryDirectory(prefix="farm-journals-") as directory:
+            routes = PolicyRoutes(EndpointPool())
+            runner = TurnEpisodes(_cheaply_graded(bundle), services, routes, Path(directory), urls)
+            opening = await _opening_tokens(runner)
+            harness = Harness(summaries=SummarySettings(opening + CONTEXT_GROWTH, SUMMARY_TOKENS))
+            runner = replace(runner, harness=harness)
+            changing = asyncio.create_task(_change_weights(urls))
+            with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as verifier:
 
-            async def lane() -> None:
-                for number in numbers:
-                    rollout = await _episode(bundle, services, routes, journals, number, urls, harness)
-                    loop = asyncio.get_running_loop()
-                    checked.append(await loop.run_in_executor(verifier, check_rollout, rollout))
-                    on_episode(len(checked))
+                async def lane() -> None:
+                    nonlocal not_trained_once
+                    for number, kind in kinds:
+                        rollouts = await runner.run(number, kind, TURNS)
+                        not_trained_once += count_not_trained_once(rollouts)
+                        for rollout in rollouts:
+                            loop = asyncio.get_running_loop()
+                            checked.append(await loop.run_in_executor(verifier, check_rollout, rollout))
+                            on_episode(len(checked))
 
-            try:
-                async with asyncio.TaskGroup() as lanes:
-                    for _ in range(min(options.concurrency, options.episodes)):
-                        lanes.create_task(lane())
-            except BaseExceptionGroup as group:
-                raise group.exceptions[0] from None
-            finally:
-                changing.cancel()
-                await asyncio.gather(changing, return_exceptions=True)
-                await routes.close()
-    return _figures(checked)
+                try:
+                    async with asyncio.TaskGroup() as lanes:
+                        for _ in range(min(options.concurrency, options.episodes)):
+                            lanes.create_task(lane())
+                except BaseExceptionGroup as group:
+                    raise group.exceptions[0] from None
+                finally:
+                    changing.cancel()
+                    await asyncio.gather(changing, return_exceptions=True)
+                    await routes.close()
+    return _figures(checked, not_trained_once)
 
 
 def check_rollout(rollout: Rollout) -> _Checked:
     """Verify each token of a rollout. Runs in another process, so that it takes no time from the episodes."""
     segments = rollout.segments
     turns = [turn for turn in rollout.turns if turn.kind is TurnKind.TURN]
+    resumed = rollout.metrics["resumed"] > 0
+    forks = {point.turn for point in rollout.branches}
     gaps = tuple(
         after.started_at - before.started_at - before.model_s - before.tools_s
         for before, after in itertools.pairwise(turns)
         if after.index == before.index + 1 and not _has_summary_after(rollout, before.index)
+        if not resumed and after.index not in forks
     )
     return _Checked(
         segments=len(segments),
@@ -117,6 +133,8 @@ def check_rollout(rollout: Rollout) -> _Checked:
         versions=len({span.version for segment in segments for span in segment.weight_versions}),
         mismatches=sum(count_segment_mismatches(segment, 0, TOLERANCE) for segment in segments),
         overheads_s=gaps,
+        branched=bool(rollout.branches),
+        resumed=resumed,
     )
 
 
@@ -124,16 +142,19 @@ def _has_summary_after(rollout: Rollout, index: int) -> bool:
     return any(turn.kind is TurnKind.SUMMARY and turn.index == index for turn in rollout.turns)
 
 
-def _figures(checked: Sequence[_Checked]) -> tuple[Figure, ...]:
+def _figures(checked: Sequence[_Checked], not_trained_once: int) -> tuple[Figure, ...]:
     overheads_s = [gap for one in checked for gap in one.overheads_s]
     if not overheads_s:
         raise BenchError("no episode had a second turn; raise --episodes")
     return (
         Figure("overhead_p50_ms", 1000 * statistics.median(overheads_s), "ms"),
         Figure("logprob_mismatches", sum(one.mismatches for one in checked), "tokens"),
+        Figure("turns_not_trained_once", not_trained_once, "turns"),
         Figure("tokens_checked", sum(one.tokens for one in checked), "tokens"),
         Figure("segments_checked", sum(one.segments for one in checked), "segments"),
         Figure("summaries", sum(one.compacted for one in checked), "segments"),
+        Figure("branched_episodes", sum(one.branched for one in checked), "episodes"),
+        Figure("resumed_episodes", sum(one.resumed for one in checked), "episodes"),
         Figure("episodes_of_several_versions", sum(one.versions > 1 for one in checked), "episodes"),
         Figure("episodes", len(checked), "episodes"),
     )
@@ -147,38 +168,10 @@ def _cheaply_graded(bundle: TaskBundle) -> TaskBundle:
     return replace(bundle, task=replace(bundle.task, verifier=verifier), tests={})
 
 
-async def _opening_tokens(bundle: TaskBundle, services: NodeServices, routes: PolicyRoutes, url: str) -> int:
+async def _opening_tokens(runner: TurnEpisodes) -> int:
     """Return the number of tokens of the opening messages, by an episode of one turn."""
-    async with temporary_journals() as journals:
-        rollout = await _episode(bundle, services, routes, journals, 10**6, (url,), Harness(), turns=1)
+    [rollout] = await runner.run(10**6 - 1, WHOLE, 1)
     return rollout.turns[0].prompt_tokens
-
-
-async def _episode(
-    bundle: TaskBundle,
-    services: NodeServices,
-    routes: PolicyRoutes,
-    journals: JournalDirectory,
-    number: int,
-    urls: Sequence[str],
-    harness: Harness,
-    *,
-    turns: int = TURNS,
-) -> Rollout:
-    spec = PolicySpec(
-        "openai",
-        endpoint=urls[number % len(urls)],
-        sampling_params={"seed": number, "temperature": 1.0, "max_tokens": REPLY_TOKENS},
-    )
-    order = make_assignment(bundle, number, spec, EpisodeLimits(max_turns=turns, tool_s=10.0), harness)
-    policy = make_policy(spec, bundle, seed=number, routes=routes, session=order.rollout_id)
-    journal = journals.of(order)
-    rollout = await run_episode(order, bundle, policy, services, journal=journal)
-    journal.remove()
-    if not rollout.trainable:
-        why = rollout.error.message if rollout.error else rollout.reason
-        raise BenchError(f"episode {number} cannot be trained on: {why}")
-    return rollout
 
 
 @asynccontextmanager

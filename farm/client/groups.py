@@ -43,6 +43,7 @@ class GroupsClient:
         tools: Sequence[str] | None = None,
         harness: Mapping[str, Any] | None = None,
         agent: str | Mapping[str, Any] | None = None,
+        branching: Mapping[str, Any] | None = None,
         rewards: str | None = None,
         unvalidated: bool = False,
         prepare_s: float = 1800.0,
@@ -65,6 +66,7 @@ class GroupsClient:
             "tools": tools,
             "harness": harness,
             "agent": agent,
+            "branching": branching,
             "rewards": rewards,
             "unvalidated": unvalidated or None,
         }

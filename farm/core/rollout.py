@@ -164,11 +164,31 @@ class AuditFlag:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchPoint:
+    """A turn before which this rollout and others of its group parted. They share all that came before it.
+
+    ``node``: id of the shared part, the same in all rollouts that share it. ``branch``: which of the ``branches`` that
+    begin here this rollout follows. ``turn``: the number of shared turns. ``holder``: the id of the rollout whose loss
+    mask covers the tokens between the branch point before this one and this one. ``segment``, ``token``: all tokens of
+    this rollout before this place are shared.
+    """
+
+    node: str
+    branch: int
+    branches: int
+    turn: int
+    holder: str
+    segment: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """The record of an episode; see farm/docs/rollout-record.md.
 
     ``reward`` is None if the episode was not judged. ``policy`` is the name that the run gives. ``model`` is the model
     that the endpoint reports; "" if it reports none. ``harness_digest`` identifies the settings of the harness.
+    ``branches``: the branch points on the way from the first turn, in order; none if the rollout shares no turn.
 
     ``turns``, ``messages_head`` (the first system and user messages), ``patch`` (the agent's change as a diff in git's
     format) and ``reason`` (one line that explains the reward) are the sidecar, which is stored and fetched separately
@@ -211,6 +231,7 @@ class Rollout:
     audit: tuple[AuditFlag, ...] = ()
     model: str = ""
     harness_digest: str = ""
+    branches: tuple[BranchPoint, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
 
 
@@ -248,10 +269,43 @@ def check(rollout: Rollout) -> None:
         raise InvalidRollout("a rollout without a reward is marked trainable")
     if rollout.trainable != bool(rollout.segments):
         raise InvalidRollout(f"trainable={rollout.trainable} with {len(rollout.segments)} segments")
-    if rollout.segments and rollout.segments[0].kind is not SegmentKind.MAIN:
+    shares_first = any(point.holder != rollout.rollout_id for point in rollout.branches)
+    if rollout.segments and rollout.segments[0].kind is not SegmentKind.MAIN and not shares_first:
         raise InvalidRollout(f"the first segment is {rollout.segments[0].kind}, not main")
     for index, segment in enumerate(rollout.segments):
         _check_segment(f"segments[{index}]", segment)
+    _check_branches(rollout)
+
+
+def _check_branches(rollout: Rollout) -> None:
+    """Raise InvalidRollout if the branch points are not in order, or lie outside of the segments."""
+    before = (-1, -1, -1)
+    for index, point in enumerate(rollout.branches):
+        name = f"branches[{index}]"
+        if not 0 <= point.branch < point.branches:
+            raise InvalidRollout(f"{name}: branch {point.branch} of {point.branches}")
+        place = (point.turn, point.segment, point.token)
+        if point.turn <= before[0] or place[1:] < before[1:]:
+            raise InvalidRollout(f"{name}: turn, segment and token {place} do not follow {before}")
+        before = place
+        if not rollout.segments:
+            continue
+        if point.segment >= len(rollout.segments) or point.token > len(rollout.segments[point.segment].token_ids):
+            raise InvalidRollout(f"{name}: token {point.token} of segment {point.segment} does not exist")
+        if point.holder != rollout.rollout_id:
+            _check_masked(f"{name}: it is held by {point.holder}", rollout, index)
+
+
+def _check_masked(name: str, rollout: Rollout, index: int) -> None:
+    """Raise InvalidRollout if the loss mask covers a token between a branch point and the one before it."""
+    point = rollout.branches[index]
+    start = (rollout.branches[index - 1].segment, rollout.branches[index - 1].token) if index else (0, 0)
+    for number in range(start[0], point.segment + 1):
+        mask = rollout.segments[number].loss_mask
+        first = start[1] if number == start[0] else 0
+        last = point.token if number == point.segment else len(mask)
+        if any(mask[first:last]):
+            raise InvalidRollout(f"{name}, but the loss mask of segment {number} covers shared tokens")
 
 
 def _check_segment(name: str, segment: Segment) -> None:

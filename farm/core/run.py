@@ -1,9 +1,10 @@
 """Requests to the farm: a run of groups of episodes, and the assignment of one episode to a node."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from farm.core.agent import Agent
+from farm.core.branching import Branching
 from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.core.harness import DEFAULT_HARNESS, Harness
 from farm.core.rollout import Failure, Split, Status, StopReason
@@ -90,7 +91,7 @@ class RunSpec:
     episodes (None: all node slots). ``max_attempts`` is the maximum of failed attempts per episode, including the
     first; an attempt that was stopped on purpose did not fail. ``tools`` replaces the tasks' tools unless it is empty.
     ``rewards`` is the version of the reward rules; "" means the rules that are current when a rollout is judged.
-    ``agent`` works in place of the farm's own turn loop unless it is None.
+    ``agent`` works in place of the farm's own turn loop unless it is None. ``branching`` None: no episode branches.
     """
 
     run_id: str
@@ -109,6 +110,12 @@ class RunSpec:
     harness: Harness = DEFAULT_HARNESS
     agent: Agent | None = None
     options: GroupOptions = DEFAULT_GROUP_OPTIONS
+    branching: Branching | None = None
+
+    @property
+    def leaves(self) -> int:
+        """The number of rollouts that one assignment makes."""
+        return self.branching.leaves if self.branching else 1
 
     @property
     def width(self) -> int:
@@ -126,7 +133,8 @@ class EpisodeAssignment:
     """An order to run one attempt at an episode. ``rollout_id`` is the same for all attempts.
 
     ``final``: no attempt follows this one. ``refill``: if the attempt fails, its rollout is published only if it is
-    ``final``.
+    ``final``. With ``branching`` the order is for a tree: ``rollout_id`` names its first leaf, and ``leaves`` holds the
+    group indices of the rollouts that are to be made.
     """
 
     rollout_id: str
@@ -146,6 +154,21 @@ class EpisodeAssignment:
     harness: Harness = DEFAULT_HARNESS
     agent: Agent | None = None
     refill: bool = False
+    branching: Branching | None = None
+    leaves: tuple[int, ...] = ()
+
+    def leaf(self, index: int) -> "EpisodeAssignment":
+        """Return the order for one rollout of a tree, with a seed of its own. ``index``: of the rollout in its group.
+
+        The leaves have no leaves of their own.
+        """
+        return replace(
+            self,
+            rollout_id=rollout_id(self.group_id, index),
+            group_index=index,
+            seed=self.seed + index - self.group_index,
+            leaves=(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +177,9 @@ class EpisodeReport:
 
     ``published`` is False in three cases: a retryable failure of an assignment that is not ``final``; an episode that
     its node stopped (``failure`` is None); and a failure that the store refused, which is not retryable.
+
+    ``tree``: the ``rollout_id`` of the assignment if that was for several leaves, of which this is one; else "".
+    ``continues``: the assignment goes on with another leaf, and keeps its slot.
     """
 
     rollout_id: str
@@ -168,6 +194,13 @@ class EpisodeReport:
     published: bool
     metrics: Mapping[str, float]
     policy: str = ""
+    tree: str = ""
+    continues: bool = False
+
+    @property
+    def assigned_id(self) -> str:
+        """The ``rollout_id`` of the assignment."""
+        return self.tree or self.rollout_id
 
 
 REQUESTED = "req-"

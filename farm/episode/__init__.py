@@ -4,11 +4,11 @@ This room decides the order of an episode, what its journal holds, and what beco
 ``run_episode``. The page is farm/docs/architecture/episode.md.
 """
 
+from farm.episode.branching import Delivered, Tree, TreeHost
 from farm.episode.episode import run_episode
 from farm.episode.events import EpisodeEvent, EventKind, OnEvent
 from farm.episode.failures import classify
-from farm.episode.journal import EpisodeJournal, JournalDirectory
-from farm.episode.journal_format import JournalError
+from farm.episode.journal import EpisodeJournal, JournalDirectory, JournalError
 from farm.episode.record_limits import bare_verdict
 from farm.episode.rollout_builder import cancelled_rollout, episode_report, failed_rollout
 from farm.episode.services import Baselines, NodeServices
@@ -16,6 +16,7 @@ from farm.policy.base import Message, Policy, PolicyError, Reply, ReplyOptions, 
 
 __all__ = [
     "Baselines",
+    "Delivered",
     "EpisodeEvent",
     "EpisodeJournal",
     "EventKind",
@@ -30,6 +31,8 @@ __all__ = [
     "ReplyOptions",
     "Sampled",
     "ToolCall",
+    "Tree",
+    "TreeHost",
     "bare_verdict",
     "cancelled_rollout",
     "classify",

@@ -3,10 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 from farm.agents import agent_spec
 from farm.core.change import Change
@@ -29,20 +28,17 @@ from farm.episode.result import (
 )
 from farm.episode.rollout_builder import build_rollout, failed_rollout
 from farm.episode.services import NodeServices
-from farm.episode.steps import EpisodeStep, StepResult, StepSetupFailed, next_begins, set_up_step, steps_of
+from farm.episode.step_grading import GRADED_ELSEWHERE, StepGrader
+from farm.episode.steps import EpisodeStep, StepSetupFailed, next_begins, set_up_step, steps_of
 from farm.episode.turn_loop import Conversation, LoopLimits, TurnLoop
 from farm.grading import (
     Artifacts,
     ChangeTooLarge,
     Forfeit,
-    GradingRequest,
-    Verdict,
-    VerifierError,
     Work,
     WorkspaceBaseline,
     WrittenAnswer,
     collect_work,
-    grade,
 )
 from farm.grading.errors import raise_if_host_fault
 from farm.logs import name_turn
@@ -56,10 +52,23 @@ from sandboxes.interface import Sandbox
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs.default.answer import Answer
 
-GRADED_ELSEWHERE = (GradingMode.PATCH, GradingMode.SEPARATE)
-"""Modes in which grading needs only the work. In other modes it needs the policy's sandbox too."""
-
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork of an episode before the turn ``turn``.
+
+    ``take`` gets the conversation so far and the sandbox. It returns True if it has made branches of them, and False if
+    the episode has to go on by itself.
+    """
+
+    turn: int
+    take: Callable[[JournalState, Sandbox], Awaitable[bool]]
+
+
+class _Forked(BaseException):
+    """The episode has forked, and its branches go on. It is no failure, so no handler of failures may catch it."""
 
 
 async def run_episode(
@@ -77,13 +86,31 @@ async def run_episode(
     caller closes ``policy``. The episode is written to ``journal``, and goes on after the journal's ``past`` in the
     journal's sandbox; the caller removes the journal.
     """
+    rollout = await run_until_fork(assignment, bundle, policy, services, journal=journal, on_event=on_event)
+    assert rollout is not None, "only a fork gives no rollout"
+    return rollout
+
+
+async def run_until_fork(
+    assignment: EpisodeAssignment,
+    bundle: TaskBundle,
+    policy: Policy,
+    services: NodeServices,
+    *,
+    journal: EpisodeJournal | None = None,
+    on_event: OnEvent | None = None,
+    fork: Fork | None = None,
+) -> Rollout | None:
+    """Run an episode like ``run_episode``. Return None if it has forked, after its own sandbox is gone."""
     try:
         episode = _Episode(assignment, bundle, policy, services, journal or EpisodeJournal(), on_event)
     except Exception as error:  # as below; for one, the task may ask for tools that do not exist
         return failed_rollout(assignment, error, node=services.node_id)
-    failure = None
+    failure, episode.fork = None, fork
     try:
         await episode.run()
+    except _Forked:
+        return None
     except Exception as error:  # the boundary at which a failure, whosever it is, becomes data
         failure = classify(error, begun=True)
     result = await episode.describe(failed=failure is not None)
@@ -132,6 +159,7 @@ class _Episode:
         self._conversation = Conversation(
             policy, toolset, journal, self._watch, self._emit, self._harness, self._participant
         )
+        self._conversation = replace(self._conversation, branches=past.branches if past else ())
         self._progress = EpisodeProgress(
             self._conversation,
             self._watch,
@@ -140,8 +168,10 @@ class _Episode:
             lives=past.lives if past else 1,
             image_digest=past.image_digest if past else "",
         )
+        self._grader = StepGrader(assignment, bundle, services, journal, self._progress, self._watch, self._emit)
         self._baseline: WorkspaceBaseline | None = None
         self._agent_started = False
+        self.fork: Fork | None = None
 
     async def run(self) -> None:
         """Let the policy work on each step, and grade the work. ``_progress`` holds what came of it."""
@@ -160,10 +190,10 @@ class _Episode:
             for step in steps_of(self._bundle):
                 work = await self._work(step, sandbox)
                 await self._participant.settle()
-                await self._record(work)
+                await self._grader.record(work)
                 if step.is_last and mode in GRADED_ELSEWHERE:
                     self._start_removal(workplace)  # during the grading, which boots its own sandboxes
-                result = await self._grade(step, work, None if workplace.removal else sandbox)
+                result = await self._grader.grade(step, work, self._baseline, None if workplace.removal else sandbox)
                 if not next_begins(step, result):
                     break
 
@@ -257,9 +287,7 @@ class _Episode:
             else:
                 self._journal.mark_resumed()
             self._progress.egress = sandbox.egress_log
-        stop = (
-            await self._run_agent(step, sandbox) if self._assignment.agent else await self._turn_loop(step).run(sandbox)
-        )
+        stop = await (self._run_agent(step, sandbox) if self._assignment.agent else self._run_turns(step, sandbox))
         # Before the work is taken, so that processes that still run bring nothing in meanwhile. Between steps every
         # process is dead by then.
         if step.is_last:
@@ -288,10 +316,41 @@ class _Episode:
         self._progress.agent_end = end
         return end.stop
 
+    async def _run_turns(self, step: EpisodeStep, sandbox: Sandbox) -> StopReason:
+        loop = self._turn_loop(step)
+        stop = await loop.run(sandbox)
+        if stop is None:
+            assert self.fork is not None
+            async with self._participant.call():
+                has_forked = await self.fork.take(self._as_past(sandbox, loop.spent_s), sandbox)
+            if has_forked:
+                raise _Forked
+            stop = await loop.run(sandbox)
+            assert stop is not None, "an episode forks once"
+        return stop
+
+    def _as_past(self, sandbox: Sandbox, agent_s: float) -> JournalState:
+        """Return the conversation so far as a journal has it. ``agent_s``: how much of the agent's time is spent."""
+        watch, progress = self._watch, self._progress
+        phases = {name: value for name, value in watch.seconds.items() if name not in ("policy_s", "tools_s")}
+        return JournalState(
+            assignment=self._assignment,
+            sandbox_id=sandbox.id,
+            image_digest=progress.image_digest,
+            created_at=progress.created_at,
+            seconds=phases,
+            began_at_s=watch.total_s - agent_s,
+            spent_s=watch.total_s,
+            lives=progress.lives,
+            turns=list(self._conversation.history),
+            branches=self._conversation.branches,
+        )
+
     def _turn_loop(self, step: EpisodeStep) -> TurnLoop:
         limits = LoopLimits.of(step.bundle.task, self._assignment.limits, self._harness)
         if step.is_first:
-            return TurnLoop(self._conversation, limits, self._progress.opening)
+            fork_turn = self.fork.turn if self.fork else None
+            return TurnLoop(self._conversation, limits, self._progress.opening, fork_turn=fork_turn)
         opening = self._opening(step.bundle.task, limits)
         return TurnLoop(self._conversation, limits, opening, instruction=opening[-1]["content"])
 
@@ -323,17 +382,6 @@ class _Episode:
 
     # Grading
 
-    async def _record(self, work: Work) -> None:
-        """Write work into the journal if it can be graded without the policy's sandbox."""
-        match work:
-            case Forfeit(reason):
-                self._journal.record_forfeit(self._progress.stop, reason)
-            case WrittenAnswer():  # the recorded turns hold it
-                self._journal.record_change(Change())
-            case Change() | Artifacts() if self._bundle.task.verifier.mode in GRADED_ELSEWHERE:
-                change = work.files if isinstance(work, Artifacts) else work
-                await shielded(asyncio.to_thread(self._journal.record_change, change))
-
     async def _resume_grading(self, past: JournalState) -> None:
         """Grade the work that an interrupted episode has recorded, without its sandbox."""
         (step,) = steps_of(self._bundle)
@@ -347,50 +395,7 @@ class _Episode:
             work = Artifacts(past.change)
         else:
             work = past.change
-        await self._grade(step, work, None)
-
-    async def _grade(self, step: EpisodeStep, work: Work, agent_sandbox: Sandbox | None) -> StepResult:
-        limits = self._assignment.limits
-        request = GradingRequest(
-            step.bundle,
-            work,
-            self._services.runtime,
-            verify_s=limits.verify_s,
-            boot_timeout_s=limits.boot_s,
-            baseline=self._baseline,
-            test_slots=self._services.test_slots,
-            open_block=partial(self._services.standstill.hold, self._bundle.task.digest),
-            agent_sandbox=agent_sandbox,
-            tracebacks=self._services.tracebacks,
-        )
-        if isinstance(work, Change | Artifacts):
-            self._progress.graded = work
-            if request.verifier.mode is GradingMode.SHARED:  # the sandbox is about to change, so no resume is possible
-                self._journal.remove()
-            self._emit(EventKind.GRADING, self._conversation.turn_count)
-            verdict = await self._grade_by_verifier(request, check_verifier=step.rule is None)
-        else:
-            verdict = await grade(request)
-        result = StepResult(work, self._progress.stop, verdict)
-        self._progress.steps.append(result)
-        return result
-
-    async def _grade_by_verifier(self, request: GradingRequest, *, check_verifier: bool) -> Verdict:
-        """Grade by the task's verifier. ``check_verifier``: if it gives no result, run it with nothing changed as well;
-        a later step cannot be checked so, because it needs what the steps before it left."""
-        try:
-            verdict = await grade(request)
-        except VerifierError as error:
-            self._watch.add("verify_command_s", error.command_s)
-            raise
-        if (verdict.unreported or verdict.none_passed) and check_verifier:
-            with self._watch.phase("verify_s"):
-                await self._services.verifier_check.require(request, self._progress.image_digest)
-        self._watch.add("verify_s", verdict.total_s)
-        self._watch.add("verify_boot_s", verdict.boot_s)
-        self._watch.add("verify_queue_s", verdict.queue_s)
-        self._watch.add("verify_command_s", verdict.command_s)
-        return verdict
+        await self._grader.grade(step, work, None, None)
 
     # The result
 

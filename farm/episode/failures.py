@@ -34,6 +34,7 @@ from sandboxes.errors import (
     ProtocolError,
     RuntimeUnavailable,
     SandboxGone,
+    SnapshotError,
     SpecError,
 )
 
@@ -60,7 +61,9 @@ def classify(error: Exception, *, begun: bool) -> Failure:
             return _failure(error, Origin.INFRA, retryable=True)
         case ImageError() | SpecError() | PathError() | TaskError():
             return _failure(error, Origin.TASK, retryable=False)
-        case BootError() | SandboxGone() | ProtocolError() | RuntimeUnavailable() | AnswerLost() | OSError():
+        case BootError() | SandboxGone() | SnapshotError() | ProtocolError() | RuntimeUnavailable():
+            return _failure(error, Origin.INFRA, retryable=True)
+        case AnswerLost() | OSError():
             return _failure(error, Origin.INFRA, retryable=True)
         case _:
             _log.error("an episode met a defect of the farm", exc_info=error)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from farm.core.rollout import Rollout, Segment, ToolUse, Turn
+from farm.core.rollout import BranchPoint, Rollout, Segment, ToolUse, Turn
 from farm.core.untrainable_reasons import TOO_LONG
 
 MOST_SIDECAR_CHARS = 32 * 1024 * 1024
@@ -51,6 +51,7 @@ def fit(rollout: Rollout) -> Rollout:
         reward_components=components,
         metrics={**metrics, **marks},
         segments=segments,
+        branches=rollout.branches if segments else without_tokens(rollout.branches),
         trainable=bool(segments),
         policy_version_min=rollout.policy_version_min if segments else None,
         policy_version_max=rollout.policy_version_max if segments else None,
@@ -65,12 +66,18 @@ def bare_verdict(rollout: Rollout, cause: str) -> Rollout:
         patch="",
         audit=(),
         segments=(),
+        branches=without_tokens(rollout.branches),
         trainable=False,
         policy_version_min=None,
         policy_version_max=None,
         metrics={**_finite(rollout.metrics), DROPPED: 1.0},
         reason=shorten(f"only the verdict was kept: {cause}; {rollout.reason}", MOST_REASON_CHARS),
     )
+
+
+def without_tokens(points: tuple[BranchPoint, ...]) -> tuple[BranchPoint, ...]:
+    """Return the branch points of a rollout that has no tokens, and so holds none."""
+    return tuple(replace(point, holder="", segment=0, token=0) for point in points)
 
 
 def shorten(text: str, most: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from farm.audit import audit_turns
 from farm.core.change import Change
-from farm.core.rollout import AuditFlag, StopReason, Turn
+from farm.core.rollout import AuditFlag, BranchPoint, StopReason, Turn
 from farm.core.run import EpisodeAssignment
 from farm.core.task import Task
 from farm.core.untrainable_reasons import INCONSISTENT, NO_TOKENS
@@ -14,7 +14,8 @@ from farm.episode.agent import AgentEnd
 from farm.episode.phase_times import Stopwatch
 from farm.episode.segments import ContextLabel
 from farm.episode.steps import Outcome, StepResult, combine_steps, last_graded
-from farm.episode.turn_loop import Conversation, count
+from farm.episode.turn_loop import Conversation
+from farm.episode.turn_record import count, count_shared
 from farm.grading import Artifacts
 from farm.policy.base import Reply
 from farm.rewards import JudgedEpisode, Plugins, count_effort, count_misuse
@@ -29,6 +30,7 @@ class EpisodeResult:
     """The result of an episode, also of one that failed or never began.
 
     ``reward`` is the verifier's, by the rules that a farm begins with. ``contexts``: the context of each reply.
+    ``branches``: without places in the tokens.
     """
 
     created_at: float = field(default_factory=time.time)
@@ -42,6 +44,7 @@ class EpisodeResult:
     turns: tuple[Turn, ...] = ()
     replies: tuple[Reply, ...] = ()
     contexts: tuple[ContextLabel, ...] = ()
+    branches: tuple[BranchPoint, ...] = ()
     opening: tuple[Mapping[str, str], ...] = ()
     tool_pack: str = ""
     tools: tuple[str, ...] = ()
@@ -85,6 +88,7 @@ def describe_verdict(task: Task, progress: EpisodeProgress, agent: str, *, faile
         turns=tuple(conversation.turns),
         replies=tuple(conversation.replies),
         contexts=tuple(conversation.contexts),
+        branches=conversation.branches,
         opening=progress.opening,
         tool_pack=f"agent:{agent}" if agent else conversation.toolset.pack,
         tools=() if agent else conversation.toolset.names,
@@ -129,6 +133,7 @@ def describe_episode(
             "total_s": total_s,
             "overhead_s": total_s - elsewhere_s,
             **count(turns),
+            **count_shared(turns, result.branches, assignment.rollout_id),
             **(progress.agent_end.metrics if progress.agent_end else {}),
             "resumed": float(progress.lives - 1),
             **audit.metrics,

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from farm import __version__
 from farm.core.rollout import (
+    BranchPoint,
     Failure,
     InvalidRollout,
     Origin,
     Rollout,
-    Segment,
     Status,
     StopReason,
     check,
@@ -18,9 +18,10 @@ from farm.core.rollout import (
 from farm.core.run import EpisodeAssignment, EpisodeReport
 from farm.core.untrainable_reasons import NO_TOKENS
 from farm.episode.failures import classify
-from farm.episode.record_limits import fit
+from farm.episode.record_limits import fit, without_tokens
 from farm.episode.result import EpisodeResult, count_untrainable
-from farm.episode.segments import SampledReply, build_segments, version_range
+from farm.episode.segments import BranchedSegments, SampledReply, build_branched_segments, build_segments, version_range
+from farm.episode.turn_record import holder_of, is_before
 from farm.policy.base import Reply
 from farm.rewards import default_rules
 from farm.schemas.harness import harness_digest
@@ -37,6 +38,8 @@ _TRUNCATING = frozenset(
         StopReason.SANDBOX_LOST,
     }
 )
+
+_NO_SEGMENTS = BranchedSegments((), ())
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +86,7 @@ def episode_report(rollout: Rollout, assignment: EpisodeAssignment, published: b
     """Return the report on ``rollout`` for the scheduler."""
     return EpisodeReport(
         rollout_id=rollout.rollout_id,
-        attempt=rollout.attempt,
+        attempt=assignment.attempt,
         run_id=rollout.run_id,
         group_id=rollout.group_id,
         task_id=rollout.task_id,
@@ -102,7 +105,8 @@ def _compose(assignment: EpisodeAssignment, result: EpisodeResult, failure: Fail
     status = _status(stop)
     judged = status in (Status.COMPLETED, Status.TRUNCATED)
     reward = result.reward if judged else None
-    segments = _segments(result) if reward is not None else ()
+    built = _segments(result, assignment.rollout_id) if reward is not None else _NO_SEGMENTS
+    segments = built.segments
     oldest, newest = version_range(segments)
     return Rollout(
         rollout_id=assignment.rollout_id,
@@ -139,6 +143,7 @@ def _compose(assignment: EpisodeAssignment, result: EpisodeResult, failure: Fail
         tools=result.tools,
         audit=result.audit,
         harness_digest=harness_digest(assignment),
+        branches=_branches(result.branches, built),
         patch=result.patch,
         reason=_reason(assignment, result) if judged else "",
     )
@@ -167,6 +172,8 @@ def _reason(assignment: EpisodeAssignment, result: EpisodeResult) -> str:
         )
     elif lacking:
         reasons.append(f"untrainable: {lacking:g} of {len(result.replies)} replies came without token ids")
+    elif result.branches and all(is_before(turn, result.branches[-1]) for turn in result.turns):
+        reasons.append("untrainable: the branch ended before its first reply")
     return "; ".join(filter(None, reasons))
 
 
@@ -178,13 +185,38 @@ def _status(stop: StopReason) -> Status:
     return Status.TRUNCATED if stop in _TRUNCATING else Status.COMPLETED
 
 
-def _segments(result: EpisodeResult) -> tuple[Segment, ...]:
-    """Return no segment unless every reply came with the engine's own tokens, because a gap makes the data useless."""
+def _segments(result: EpisodeResult, rollout_id: str) -> BranchedSegments:
+    """Return no segment unless every reply came with the engine's own tokens, because a gap makes the data useless.
+
+    A reply that another rollout of the tree holds is masked like a prompt.
+    """
+    holders = [holder_of(turn, result.branches) for turn in result.turns] if result.branches else []
+    holders = holders or [""] * len(result.replies)
     sampled = [
-        SampledReply(reply.sampled, reply.finish_reason, reply.request_id, context, is_trained=not reply.constrained)
-        for reply, context in zip(result.replies, result.contexts, strict=True)
+        SampledReply(
+            reply.sampled,
+            reply.finish_reason,
+            reply.request_id,
+            context,
+            is_trained=not reply.constrained and holder in ("", rollout_id),
+        )
+        for reply, context, holder in zip(result.replies, result.contexts, holders, strict=True)
         if reply.sampled is not None
     ]
     if len(sampled) < len(result.replies) or not any(reply.is_trained for reply in sampled):
-        return ()
-    return build_segments(sorted(sampled, key=lambda reply: reply.context.number))  # an agent may interleave contexts
+        return _NO_SEGMENTS
+    if result.branches:
+        shared = [sum(is_before(turn, point) for turn in result.turns) for point in result.branches]
+        return build_branched_segments(sampled, shared)
+    ordered = sorted(sampled, key=lambda reply: reply.context.number)  # an agent may interleave contexts
+    return BranchedSegments(build_segments(ordered), ())
+
+
+def _branches(points: tuple[BranchPoint, ...], built: BranchedSegments) -> tuple[BranchPoint, ...]:
+    """Return the branch points with their places in the segments."""
+    if not built.segments:
+        return without_tokens(points)
+    return tuple(
+        replace(point, segment=place.segment, token=place.token)
+        for point, place in zip(points, built.places, strict=True)
+    )

@@ -6,7 +6,7 @@ policy saw another context. A fresh context always begins a new segment. Nothing
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from farm.core.rollout import InvalidRollout, Segment, SegmentKind, SegmentTurn, WeightSpan
@@ -49,6 +49,7 @@ class _Open:
     context: ContextLabel
     spans: list[WeightSpan] = field(default_factory=list)
     turns: list[SegmentTurn] = field(default_factory=list)
+    reply_ends: list[int] = field(default_factory=list)
 
     def continues_with(self, reply: SampledReply) -> bool:
         sampled = reply.sampled
@@ -87,29 +88,65 @@ class _Open:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class TokenPlace:
+    """A place between two tokens of a rollout: ``token`` counts in the segment ``segment``."""
+
+    segment: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class BranchedSegments:
+    """The segments of a rollout that shares replies with others. ``places``: where each shared part ends."""
+
+    segments: tuple[Segment, ...]
+    places: tuple[TokenPlace, ...]
+
+
 def build_segments(replies: Iterable[SampledReply]) -> tuple[Segment, ...]:
     """Return the segments of one conversation in order; each token to train on is in exactly one segment's mask.
 
     Raises InvalidRollout if a reply whose prompt is left out does not follow the reply that has it.
     """
-    closed: list[Segment] = []
-    current: _Open | None = None
+    return tuple(segment.close() for segment in _grow(replies))
+
+
+def build_branched_segments(replies: Sequence[SampledReply], shared: Sequence[int]) -> BranchedSegments:
+    """Return the segments of a rollout that shares its first replies. ``shared``: their number at each branch point.
+
+    The first segments are left out if all of their tokens are shared and none is trained: another rollout of the group
+    has them.
+    """
+    grown = _grow(replies)
+    ends = [(number, end) for number, segment in enumerate(grown) for end in segment.reply_ends]
+    own = ends[shared[-1]][0] if shared and shared[-1] < len(ends) else 0
+    left_out = 0
+    while left_out < own and not grown[left_out].turns:
+        left_out += 1
+    places = [
+        TokenPlace(max(0, number - left_out), end if number >= left_out else 0)
+        for number, end in (ends[count - 1] for count in shared)
+    ]
+    return BranchedSegments(tuple(segment.close() for segment in grown[left_out:]), tuple(places))
+
+
+def _grow(replies: Iterable[SampledReply]) -> list[_Open]:
+    grown: list[_Open] = []
     for reply in replies:
         prompt = reply.sampled.prompt_token_ids
-        if current is None or not current.continues_with(reply):
+        if not grown or not grown[-1].continues_with(reply):
             if reply.sampled.context_tokens:
                 raise InvalidRollout(f"the reply {reply.request_id} continues a context that is not the one before it")
-            if current is not None:
-                closed.append(current.close())
-            current = _Open(array("i"), bytearray(), array("f"), len(prompt), reply.context)
+            grown.append(_Open(array("i"), bytearray(), array("f"), len(prompt), reply.context))
+        current = grown[-1]
         current.extend_masked(prompt if reply.sampled.context_tokens else prompt[len(current.token_ids) :])
         if reply.is_trained:
             current.extend_sampled(reply)
         else:
             current.extend_untrained(reply)
-    if current is not None:
-        closed.append(current.close())
-    return tuple(closed)
+        current.reply_ends.append(len(current.token_ids))
+    return grown
 
 
 def version_range(segments: Iterable[Segment]) -> tuple[int | None, int | None]:

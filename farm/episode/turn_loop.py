@@ -5,12 +5,12 @@ If the context becomes full and the run has summaries, the policy writes one bef
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from farm.core.harness import DEFAULT_HARNESS, Harness
-from farm.core.rollout import StopReason, ToolUse, Turn, TurnKind
+from farm.core.rollout import BranchPoint, StopReason, Turn, TurnKind
 from farm.core.run import EpisodeLimits
 from farm.core.task import Task
 from farm.episode.context import ContextWindow, plan_state
@@ -20,13 +20,13 @@ from farm.episode.phase_times import AgentDeadline, Stopwatch
 from farm.episode.prompts import AFTER_SUBMIT, NOT_CALLED, UNFINISHED
 from farm.episode.segments import ContextLabel
 from farm.episode.tool_calls import MOST_CALLS, CallLimits, run_calls
-from farm.policy.base import Message, Policy, PolicyError, Reply, ReplyOptions, ToolCall
-from farm.rewards.tool_metrics import MALFORMED
+from farm.episode.turn_record import TimedReply, record_turn
+from farm.policy.base import Message, Policy, PolicyError, Reply, ReplyOptions
 from sandboxes.interface import Sandbox
 from sandboxes.standstill import Participant, Standstill
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs.default.answer import Answer
-from sandboxes.tools.tool import ToolErrorKind, ToolResult
+from sandboxes.tools.tool import ToolResult
 
 SILENT_PART = 0.5
 """An endpoint is out if it sends nothing at all for this part of the agent's time, up to its end."""
@@ -65,7 +65,8 @@ class Conversation:
 
     ``turns``, ``replies`` and ``contexts`` hold what happened also if the episode raised or was interrupted: one item
     for each turn and each summary. ``contexts``: the context of each reply. ``participant``: the part that the sandbox
-    has in the standstills of its task.
+    has in the standstills of its task. ``history``: the same turns as a journal has them. ``branches``: the branch
+    points that the conversation has come through.
     """
 
     policy: Policy
@@ -78,6 +79,8 @@ class Conversation:
     turns: list[Turn] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     contexts: list[ContextLabel] = field(default_factory=list)
+    history: list[RecordedTurn] = field(default_factory=list)
+    branches: tuple[BranchPoint, ...] = ()
 
     @property
     def turn_count(self) -> int:
@@ -94,24 +97,22 @@ class Conversation:
         return any(turn.tool_uses for turn in self.turns)
 
 
-@dataclass(frozen=True, slots=True)
-class TimedReply:
-    """A reply, the Unix time of its request, and the seconds that it took."""
-
-    reply: Reply
-    started_at: float
-    model_s: float
-
-
 class TurnLoop:
     """The conversation of one step, in contexts of its own. Turns and tokens of earlier steps count.
 
     It is written to the journal, and goes on after the journal's ``past`` as if it had never been interrupted.
-    ``instruction``: the message that opened the step, for the record; empty for the first step.
+    ``instruction``: the message that opened the step, for the record; empty for the first step. ``fork_turn``: the turn
+    before which the episode forks. ``spent_s``: how much of the agent's time the earlier calls of ``run`` have spent.
     """
 
     def __init__(
-        self, conversation: Conversation, limits: LoopLimits, opening: Sequence[Message], *, instruction: str = ""
+        self,
+        conversation: Conversation,
+        limits: LoopLimits,
+        opening: Sequence[Message],
+        *,
+        instruction: str = "",
+        fork_turn: int | None = None,
     ) -> None:
         self._conversation = conversation
         self._policy = conversation.policy
@@ -126,20 +127,33 @@ class TurnLoop:
         self._interrupted: RecordedTurn | None = None
         self._asking: asyncio.Future[Reply] | None = None
         self._instruction = instruction
+        self._fork_turn = fork_turn
+        self._past = conversation.journal.past
+        self.spent_s = 0.0
 
-    async def run(self, sandbox: Sandbox) -> StopReason:
-        """Return why the conversation ended. Raises PolicyError or SandboxGone."""
-        past = self._journal.past
-        spent_s = past.spent_s - past.began_at_s if past else 0.0
+    async def run(self, sandbox: Sandbox) -> StopReason | None:
+        """Return why the conversation ended, or None if it is before the turn at which the episode forks.
+
+        After None another call goes on without a fork. Raises PolicyError or SandboxGone.
+        """
+        past, self._past = self._past, None
         if past is not None:
+            self.spent_s = past.spent_s - past.began_at_s
             await self.recall(past)
-        stop = past.stop if past else None
+            if past.stop is not None:
+                return past.stop
+        began, held_before_s = time.monotonic(), self._held_s()
+        stop = await self._converse(sandbox, AgentDeadline(self._limits.agent_s - self.spent_s, self._held_s))
         if stop is None:
-            participant = self._conversation.participant
-            deadline = AgentDeadline(self._limits.agent_s - spent_s, lambda: self._policy.held_s + participant.waited_s)
-            stop = await self._converse(sandbox, deadline)
+            self._fork_turn = None
+            self.spent_s += time.monotonic() - began - (self._held_s() - held_before_s)
+        else:
             self._journal.record_stop(stop)
         return stop
+
+    def _held_s(self) -> float:
+        """Return the seconds so far that do not count as the agent's time."""
+        return self._policy.held_s + self._conversation.participant.waited_s
 
     async def recall(self, past: JournalState) -> None:
         """Restore the state at the end of ``past``, whose last turn may have open calls. Raises PolicyError."""
@@ -159,10 +173,12 @@ class TurnLoop:
             self._watch.add("tools_s", turn.tools_s)
         self._interrupted = open_turns[0] if open_turns else None
 
-    async def _converse(self, sandbox: Sandbox, deadline: AgentDeadline) -> StopReason:
+    async def _converse(self, sandbox: Sandbox, deadline: AgentDeadline) -> StopReason | None:
         try:
             async with deadline:
                 while self._conversation.turn_count < self._limits.max_turns:
+                    if self._interrupted is None and self._conversation.turn_count == self._fork_turn:
+                        return None
                     stop = await self._summarise_if_full() or await self._take_turn(sandbox)
                     if stop is not None:
                         return stop
@@ -248,13 +264,21 @@ class TurnLoop:
         submitted = any(result is not None and result.done for result in results)
         turn = record_turn(timed, results, AFTER_SUBMIT if submitted else UNFINISHED)
         turn = replace(turn, index=self._conversation.turn_count, tools_s=tools_s, told=self._instruction)
-        self._add(timed.reply, turn)
+        self._add(timed, turn, results)
         self._instruction = ""
 
-    def _add(self, reply: Reply, turn: Turn) -> None:
-        self._conversation.replies.append(reply)
-        self._conversation.contexts.append(self._window.label)
-        self._conversation.turns.append(turn)
+    def _add(self, timed: TimedReply, turn: Turn, results: Sequence[ToolResult | None] = ()) -> None:
+        conversation, ended_at_s = self._conversation, self._watch.total_s
+        past = RecordedTurn(
+            timed.reply, timed.started_at, timed.model_s, max(0.0, ended_at_s - turn.tools_s), ended_at_s
+        )
+        past.results = {call: result for call, result in enumerate(results) if result is not None}
+        past.is_summary = turn.kind is TurnKind.SUMMARY
+        past.results_left_out = past.is_summary and self._window.results_left_out
+        conversation.history.append(past)
+        conversation.replies.append(timed.reply)
+        conversation.contexts.append(self._window.label)
+        conversation.turns.append(turn)
 
     # Summaries
 
@@ -291,7 +315,7 @@ class TurnLoop:
     def _add_summary(self, timed: TimedReply) -> None:
         turn = record_turn(timed, [None] * len(timed.reply.tool_calls), NOT_CALLED)
         index = max(0, self._conversation.turn_count - 1)
-        self._add(timed.reply, replace(turn, index=index, kind=TurnKind.SUMMARY))
+        self._add(timed, replace(turn, index=index, kind=TurnKind.SUMMARY))
         self._window.add_summary(timed.reply, plan_state(self._conversation.turns[self._first_turn :]))
 
     def _stop_after_summary(self) -> StopReason | None:
@@ -329,56 +353,3 @@ def raise_if_out(policy: Policy, agent_s: float) -> None:
         raise PolicyError(
             f"the endpoint was out when the agent's {agent_s:g} s ended: {outage}", retryable=True
         ) from None
-
-
-def count(turns: Sequence[Turn]) -> Mapping[str, float]:
-    """Return the metrics of a conversation, with malformed calls by kind."""
-    uses = [use for turn in turns for use in turn.tool_uses]
-    summaries = [turn for turn in turns if turn.kind is TurnKind.SUMMARY]
-    figures = {
-        "turns": len(turns) - len(summaries),
-        "summaries": len(summaries),
-        "summary_tokens": sum(turn.completion_tokens for turn in summaries),
-        "tool_calls": len(uses),
-        "tool_failures": sum(use.is_error for use in uses),
-        "tool_timeouts": sum(use.timed_out for use in uses),
-        "calls_over_limit": sum(use.error_kind == ToolErrorKind.OVER_LIMIT for use in uses),
-        "prompt_tokens": sum(turn.prompt_tokens for turn in turns),
-        "completion_tokens": sum(turn.completion_tokens for turn in turns),
-    }
-    malformed = {f"malformed_{kind}": sum(use.error_kind == kind for use in uses) for kind in MALFORMED}
-    return {name: float(value) for name, value in (figures | malformed).items()}
-
-
-def record_turn(timed: TimedReply, results: Sequence[ToolResult | None], absent: str) -> Turn:
-    """Return the record of a reply. ``absent`` stands for the result of a call without one."""
-    reply = timed.reply
-    return Turn(
-        index=0,
-        content=reply.content,
-        reasoning=reply.reasoning,
-        tool_uses=tuple(_use(call, result, absent) for call, result in zip(reply.tool_calls, results, strict=True)),
-        finish_reason=reply.finish_reason,
-        request_id=reply.request_id,
-        prompt_tokens=reply.prompt_tokens,
-        completion_tokens=reply.completion_tokens,
-        started_at=timed.started_at,
-        model_s=timed.model_s,
-        tools_s=0.0,
-    )
-
-
-def _use(call: ToolCall, result: ToolResult | None, absent: str) -> ToolUse:
-    known = result or ToolResult(content=absent)
-    return ToolUse(
-        id=call.id,
-        name=call.name,
-        arguments=call.arguments,
-        result=known.content,
-        is_error=known.error_kind is not None,
-        error_kind=None if known.error_kind is None else str(known.error_kind),
-        exit_code=known.exit_code,
-        timed_out=known.timed_out,
-        truncated=known.truncated,
-        duration_s=known.duration_s,
-    )

@@ -10,10 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from farm.core.run import EpisodeAssignment
+from farm.core.run import EpisodeAssignment, EpisodeReport
 from farm.episode import EpisodeJournal, JournalDirectory, NodeServices
 from farm.learner_sandboxes import LearnerSandboxes, NodeParts
-from farm.node.episode_runner import AssignedEpisode, EpisodeRunner, RunnerParts
+from farm.node.assigned_episode import AssignedEpisode
+from farm.node.episode_runner import EpisodeRunner, RunnerParts
 from farm.node.heartbeat import EventSink, HeartbeatSender
 from farm.node.host_stats import cores, read_machine
 from farm.node.prewarm import SandboxPrewarmer
@@ -183,9 +184,13 @@ class NodeAgent:
         episode.task = asyncio.create_task(self._run_and_report(episode, older.task if older else None))
 
     async def _run_and_report(self, episode: AssignedEpisode, predecessor: asyncio.Task[None] | None) -> None:
-        report = await self._runner.run(episode, predecessor)
-        if self._episodes.get(report.rollout_id) is episode:
-            del self._episodes[report.rollout_id]
+        rollout_id = episode.assignment.rollout_id
+        report = await self._runner.run(episode, predecessor, self._add_report)
+        if self._episodes.get(rollout_id) is episode:
+            del self._episodes[rollout_id]
+        self._add_report(report)
+
+    def _add_report(self, report: EpisodeReport) -> None:
         self._heartbeat.add_report(EpisodeEnded(self.node_id, report))
 
     def _read_heartbeat(self) -> Heartbeat:

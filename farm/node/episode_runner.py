@@ -3,64 +3,35 @@
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from farm.core.rollout import Rollout
-from farm.core.run import EpisodeAssignment, EpisodeReport
+from farm.core.run import EpisodeReport
 from farm.episode import (
     EpisodeJournal,
     JournalDirectory,
     JournalError,
     NodeServices,
-    Policy,
+    Tree,
     cancelled_rollout,
     episode_report,
     failed_rollout,
     run_episode,
 )
 from farm.logs import name_episode
+from farm.node.assigned_episode import AssignedEpisode
 from farm.node.image_cache import ImageCache
 from farm.node.prewarm import SandboxPrewarmer
 from farm.node.publisher import RolloutPublisher
 from farm.node.recovery import remove_sandboxes
 from farm.node.task_cache import TaskCache
+from farm.node.tree_host import NodeTreeHost, OnReport
 from farm.policy import PolicyRoutes, make_policy
 from farm.tasks import TaskBundle
 from sandboxes import ImageError
 from sandboxes.cancellation import shielded
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class AssignedEpisode:
-    """An assignment that this node has taken, until the scheduler has its report.
-
-    ``has_begun``: its task has made its first step. ``is_stopped``: a stop was requested. ``is_finished``: the episode
-    has its rollout, which a stop must not lose. ``seconds``: spent outside of the episode, by metric.
-    """
-
-    assignment: EpisodeAssignment
-    journal: EpisodeJournal
-    task: asyncio.Task[None] | None = None
-    policy: Policy | None = None
-    has_begun: bool = False
-    is_stopped: bool = False
-    is_finished: bool = False
-    assigned_at: float = field(default_factory=time.monotonic)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def stop(self) -> None:
-        """Request a stop, unless the episode has its rollout already."""
-        if self.task and not self.is_finished:
-            self.is_stopped = True
-            if self.has_begun:  # a task that is cancelled before its first step would never make its report
-                self.task.cancel()
-
-    @property
-    def outage(self) -> str | None:
-        """Why the endpoint of the policy does not answer."""
-        return self.policy.unavailable_reason if self.policy else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +55,19 @@ class EpisodeRunner:
         self._free_slots = slots
         self._recalling = asyncio.Lock()
 
-    async def run(self, episode: AssignedEpisode, predecessor: asyncio.Task[None] | None) -> EpisodeReport:
-        """Run an episode after its ``predecessor`` and publish its rollout. Return a report also if it was stopped."""
+    async def run(
+        self, episode: AssignedEpisode, predecessor: asyncio.Task[None] | None, on_report: OnReport
+    ) -> EpisodeReport:
+        """Run an episode after its ``predecessor`` and publish its rollout. Return a report also if it was stopped.
+
+        ``on_report`` gets the reports of all leaves of a tree but the last.
+        """
         assignment = episode.assignment
         name_episode(assignment.run_id, assignment.rollout_id)
         rollout, published = cancelled_rollout(assignment, node=self._services.node_id), False
         episode.has_begun = True
+        parts = self._parts
+        host = NodeTreeHost(episode, parts.publisher, parts.routes, on_report, self._services.node_id)
         try:
             if episode.is_stopped:
                 raise asyncio.CancelledError
@@ -98,20 +76,25 @@ class EpisodeRunner:
                     if predecessor:
                         await asyncio.wait({predecessor})
                     async with self._free_slots:
-                        rollout = await self._play(episode)
-                        episode.is_finished = True
-                        rollout = replace(rollout, metrics={**rollout.metrics, **episode.seconds})
-                        rollout, published = await self._parts.publisher.publish(assignment, rollout)
+                        if assignment.branching is not None:
+                            await self._grow_tree(episode, host)
+                        else:
+                            rollout = await self._play(episode)
+                            episode.is_finished = True
+                            rollout = replace(rollout, metrics={**rollout.metrics, **episode.seconds})
+                            rollout, published = await self._parts.publisher.publish(assignment, rollout)
                 finally:
                     await shielded(self._discard(episode.journal))
         except asyncio.CancelledError:
+            host.send_report()
             _log.info("attempt %d was stopped", assignment.attempt)
             if not episode.is_stopped:  # reported as a stop it would be retried without end
                 defect = OSError("episode task was cancelled without a stop request; this is a bug in the farm")
                 rollout = failed_rollout(assignment, defect, node=self._services.node_id)
         except Exception:  # the scheduler needs a report also then
+            host.send_report()
             _log.exception("attempt %d could not be brought to its end", assignment.attempt)
-        report = episode_report(rollout, assignment, published)
+        report = host.last_report or episode_report(rollout, assignment, published)
         if report.failure:
             _log.warning("attempt %d failed, %s: %s", assignment.attempt, report.failure.type, report.failure.message)
         turnaround = {"turnaround_s": time.monotonic() - episode.assigned_at}
@@ -131,6 +114,30 @@ class EpisodeRunner:
         if rollout.error and rollout.error.type == ImageError.__name__:
             parts.images.invalidate(bundle)
         return rollout
+
+    async def _grow_tree(self, episode: AssignedEpisode, host: NodeTreeHost) -> None:
+        """Make and deliver all leaves of an assignment."""
+        parts, assignment = self._parts, episode.assignment
+        try:
+            began = time.monotonic()
+            episode.seconds["queue_s"] = began - episode.assigned_at
+            bundle = await parts.publisher.retry_until_available(lambda: parts.tasks.get(assignment.task))
+            await self._recall(episode)
+        except Exception as error:  # any error before the tree begins becomes the failure of its leaves
+            await host.deliver_failure(assignment.leaves, error)
+            return
+        host.bundle = bundle
+        tree = Tree(assignment, bundle, self._services, host, episode.journal)
+        try:
+            async with parts.images.with_agent(bundle, None):
+                episode.seconds["prepare_s"] = time.monotonic() - began
+                with parts.prewarmer.prewarm_grader(bundle) as tree.on_event:
+                    await tree.grow()
+        except ImageError as error:
+            await host.deliver_failure(tree.left, error)
+        failure = host.last_report.failure if host.last_report else None
+        if failure and failure.type == ImageError.__name__:
+            parts.images.invalidate(bundle)
 
     async def _play_with_images(self, episode: AssignedEpisode, bundle: TaskBundle) -> Rollout:
         assignment, parts = episode.assignment, self._parts

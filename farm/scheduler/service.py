@@ -149,7 +149,7 @@ class SchedulerService:
         outgoing: defaultdict[str, list[NodeCommand]] = defaultdict(list)
         for event in events:
             if isinstance(event, EpisodeEnded):
-                key = (event.report.rollout_id, event.report.attempt)
+                key = (event.report.assigned_id, event.report.attempt)
                 held_s = self._scheduler.fleet.held_s(event.node_id, key, time.monotonic())
                 self._metrics.observe(event.report, held_s)
             now = time.monotonic()
@@ -312,6 +312,11 @@ class SchedulerService:
             await self._write_with_retry(lambda: self._store.publish_scored(rollout, assignment.rewards))
 
     async def _publish_failure(self, assignment: EpisodeAssignment, failure: Failure) -> None:
+        """Publish a failed rollout, or one for each leaf of a tree."""
+        for index in assignment.leaves or (assignment.group_index,):
+            await self._publish_failed_rollout(assignment.leaf(index), failure)
+
+    async def _publish_failed_rollout(self, assignment: EpisodeAssignment, failure: Failure) -> None:
         """Publish a failed rollout. If the store refuses it, its group can never be complete, so the run fails."""
         rollout = build_rollout(assignment, EpisodeResult(), failure, node="")
         try:

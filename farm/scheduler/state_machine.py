@@ -51,6 +51,7 @@ class Scheduler:
     6. A run leaves when each of its groups is done (RunFinished) or when it is cancelled. It starts nothing after that.
     7. A group is opened once, and only if the run's pacing admits it (see ``Pacing``). Then each member may start.
     8. A group has ``group_size`` accepted members and no more. When it has them, its other members are stopped.
+    9. The members of a tree that are not accepted run as one assignment, in one slot (see ``RunProgress``).
 
     A waiting learner sandbox goes before episodes, because a learner waits for the answer. Among runs the one with the
     fewest running episodes goes first; all requested groups together count as one run. ``hold_until`` gives the nodes
@@ -208,7 +209,7 @@ class Scheduler:
             return
         parsed = parse_rollout_id(rollout)
         run = self._runs.get(parsed[0]) if parsed else None
-        member = run.member(rollout) if run else None
+        member = run.lead_of(rollout) if run else None
         memory_mib = run.task(member).memory_mib if run and member is not None else 0
         run_id = parsed[0] if parsed else ""
         episode = RunningEpisode(
@@ -241,26 +242,35 @@ class Scheduler:
     # Episodes
 
     def _ended(self, node_id: str, report: EpisodeReport, now: float) -> Iterable[Command]:
-        self.fleet.release(node_id, (report.rollout_id, report.attempt), now)
+        if not report.continues:
+            self.fleet.release(node_id, (report.assigned_id, report.attempt), now)
         infra = report.failure is not None and report.failure.origin is Origin.INFRA
         self.fleet.record_outcome(node_id, infra_failure=infra, now=now)
         run = self._runs.get(report.run_id)
         member = run.member(report.rollout_id) if run else None
         if run is None or member is None:
             return
-        current = run.running.get(member)
-        if report.published:
+        if report.published and member not in run.accepted:
             yield from self._accept(run, member, (node_id, report.attempt))
-        elif current and (current.node_id, current.attempt) == (node_id, report.attempt):
+        current = run.running.get(run.lead(member))
+        ended = not report.continues and current is not None
+        if ended and current and (current.node_id, current.attempt) == (node_id, report.attempt):
             delay_s = self.settings.retry_delay_s if report.failure else 0.0
             yield from self._retry(run, current, report.failure, now, delay_s=delay_s)
 
     def _accept(self, run: RunProgress, member: int, ended: tuple[str, int]) -> Iterable[Command]:
-        """Record that the store holds the member's rollout. Stop another attempt that still runs, and the surplus."""
-        current = run.running.pop(member, None)
-        if current and (current.node_id, current.attempt) != ended:
-            yield self._stop(current)
-        for episode in run.accept(member):
+        """Record that the store holds the member's rollout. Stop another attempt that still runs, and the surplus.
+
+        Another attempt at a tree is stopped when all leaves are accepted.
+        """
+        surplus = run.accept(member)
+        lead = run.lead(member)
+        current = run.running.get(lead)
+        if current and not run.is_left(lead):
+            del run.running[lead]
+            if (current.node_id, current.attempt) != ended:
+                yield self._stop(current)
+        for episode in surplus:
             assert episode.member is not None
             yield RecordSurplus(run.assignment(episode.member, episode.attempt))
             yield self._stop(episode)
@@ -269,7 +279,8 @@ class Scheduler:
     def _retry(
         self, run: RunProgress, episode: RunningEpisode, failure: Failure | None, now: float, *, delay_s: float
     ) -> Iterable[Command]:
-        """Retry an attempt after ``delay_s``, doubled for each earlier failure, or publish its failure.
+        """Retry an attempt after ``delay_s``, doubled for each earlier failure, or publish its failure. Of a tree, only
+        the leaves that are not accepted are made again.
 
         ``failure`` is None if the attempt was stopped on purpose.
         """

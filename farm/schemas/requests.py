@@ -21,9 +21,9 @@ from farm.core.harness import DEFAULT_QUERY, Harness, SummarySettings, Thinking
 from farm.core.policy_document import POLICY_NAME
 from farm.core.rollout import Split
 from farm.core.run import EpisodeLimits, PolicySpec, ReplyTimeouts
-from farm.schemas.agent import AgentBody, AgentName
 from farm.schemas.request_body import MOST_ITEMS, NO_NUL, RequestBody, few
 from farm.schemas.run_encoding import GroupOptionsBody
+from farm.schemas.run_settings import AgentBody, AgentName, BranchingBody
 from farm.schemas.types import Scalar
 from sandboxes.errors import SpecError
 from sandboxes.tools.packs import choose
@@ -244,7 +244,8 @@ class CreateRun(GroupOptionsBody):
     ``nop``, the name of a policy, the URL of an OpenAI-compatible endpoint, or an object. ``tools`` replaces the tools
     of the tasks; absent, each task keeps its own. ``harness``: the settings that decide how the policy works; ``tools``
     and ``limits`` of the run replace those of the harness. ``agent``: the name or the document of an agent that works
-    in place of the farm's own turn loop. ``rewards``: the
+    in place of the farm's own turn loop. ``branching``: episodes fork, and ``group_size`` counts all branches.
+    ``rewards``: the
     version of the rules that score the whole run; absent, each group is scored by the version that is current then.
     ``unvalidated``: also run tasks that ``validated.json`` lacks, lists with another digest, or marks unfit.
     ``only_fit``: run only the tasks that it marks fit. Left out are tasks that are unfit by it, are not in it, or were
@@ -261,6 +262,7 @@ class CreateRun(GroupOptionsBody):
     tools: Tools = ()
     harness: HarnessBody | None = None
     agent: Annotated[AgentName | AgentBody | None, WrapValidator(_agent)] = None
+    branching: BranchingBody | None = None
     rewards: RulesVersion | None = None
     unvalidated: StrictBool = False
     only_fit: StrictBool = False
@@ -279,6 +281,14 @@ class CreateRun(GroupOptionsBody):
         harness = self.harness or HarnessBody()
         if self.agent is not None and (self.effective_tools() or harness.system_prompt or harness.summaries):
             raise ValueError("an agent has its own tools, system prompt and summaries; leave out those of the run")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_trees(self) -> Self:
+        if self.branching is not None:
+            self.branching.check_run(self.group_size, self.episode_limits().max_turns, has_agent=bool(self.agent))
+            if self.redundant or self.incomplete == "refill":
+                raise ValueError("redundant and incomplete: refill are not possible with branching; leave them out")
         return self
 
     @model_validator(mode="after")

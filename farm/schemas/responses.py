@@ -141,6 +141,15 @@ class GroupOptionsAnswer(AnswerBody):
     pass_rate: tuple[float, float] = (0.0, 1.0)
 
 
+class BranchingAnswer(AnswerBody):
+    """The branching of a run. ``turns`` is empty if ``depth`` turns up to turn ``within`` are drawn for each tree."""
+
+    siblings: int
+    turns: tuple[int, ...] = ()
+    depth: int = 1
+    within: int = 0
+
+
 class RunAnswer(AnswerBody):
     """A run. Times are Unix seconds. ``running`` and ``waiting`` count episodes.
 
@@ -166,6 +175,7 @@ class RunAnswer(AnswerBody):
     tools: tuple[str, ...] = ()
     rewards: str = ""
     agent: str = ""
+    branching: BranchingAnswer | None = None
     harness_digest: str = ""
     harness: Mapping[str, JsonValue] = Field(default_factory=dict)
     summary: RunSummary

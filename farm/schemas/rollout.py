@@ -8,7 +8,14 @@ reward's reason) is a record of its own.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from farm.core import rollout as core
 from farm.schemas.msgpack_encoding import MalformedRecord, pack, unpack
@@ -99,6 +106,16 @@ class AuditFlagRecord(Wire):
     evidence: Text
 
 
+class BranchPointRecord(Wire):
+    node: Text
+    branch: Count
+    branches: Count
+    turn: Count
+    holder: Text
+    segment: Count
+    token: Count
+
+
 class Sidecar(Wire):
     """The part of a rollout for people, which a learner does not need."""
 
@@ -143,6 +160,15 @@ class RolloutHead(Wire):
     audit: tuple[AuditFlagRecord, ...] = ()
     model: Text = ""
     harness_digest: Text = ""
+    branches: tuple[BranchPointRecord, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_empty_branches(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the branches out if there are none, so that clients that do not know them read all other rollouts."""
+        plain: dict[str, Any] = dump(self)
+        if not self.branches:
+            plain.pop("branches", None)
+        return plain
 
 
 class RolloutRecord(RolloutHead):
@@ -163,6 +189,7 @@ class RolloutRecord(RolloutHead):
         plain = dict(self)
         plain["error"] = core.Failure(**dict(self.error)) if self.error else None
         plain["audit"] = tuple(core.AuditFlag(**dict(flag)) for flag in self.audit)
+        plain["branches"] = tuple(core.BranchPoint(**dict(point)) for point in self.branches)
         plain["segments"] = tuple(segment.to_core() for segment in self.segments)
         if sidecar is not None:
             plain["turns"] = tuple(turn.to_core() for turn in sidecar.turns)

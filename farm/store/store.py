@@ -240,16 +240,17 @@ class Store:
     async def publish_scored(self, rollout: Rollout, pinned: str = "") -> Rollout:
         """Score a rollout by the rules of its group, and publish it. ``pinned`` is the version that its run names.
 
-        Return the rollout as published. Raises what ``publish`` raises except RulesChanged, and UnknownRules.
+        Return the rollout that the store holds: as published, or that of another attempt. Raises what ``publish``
+        raises except RulesChanged, and UnknownRules.
         """
         while True:
             rules = await self.rules.of_group(self._base(rollout.run_id), rollout.group_id, pinned)
             judged = apply_rules(rollout, rules)
             try:
-                await self.publish(judged)
+                is_accepted = await self.publish(judged)
             except RulesChanged:
                 continue  # its group was rescored meanwhile
-            return judged
+            return judged if is_accepted else await self.rollout(judged.rollout_id) or judged
 
     async def rescore(
         self, run_id: str, version: str, *, first: int = 0, budget_s: float = 2.0, dry_run: bool = False

@@ -117,6 +117,7 @@ def show(
                 "tool_pack": rollout.tool_pack,
                 "tools": list(rollout.tools),
                 "harness_digest": rollout.harness_digest,
+                "branches": [asdict(point) for point in rollout.branches],
                 **sidecar.model_dump(mode="json"),
             }
         )

@@ -26,7 +26,8 @@ def fetch(client: "FarmClient", rollout_id: str, *, with_turns: bool) -> Row:
     """Return a rollout in its JSON form; ``with_turns`` adds its turns, opening messages, patch and reason."""
     from farm.schemas.rollout import RolloutRecord
 
-    row: Row = RolloutRecord.of(client.rollout(rollout_id)).model_dump(mode="json")
+    row: Row = {"branches": []}  # the record of a rollout without branch points leaves the key out
+    row |= RolloutRecord.of(client.rollout(rollout_id)).model_dump(mode="json")
     return row | client.turns(rollout_id).model_dump(mode="json") if with_turns else row
 
 
@@ -141,6 +142,8 @@ def _schema(arrow: Any, with_turns: bool) -> Any:
     texts |= {"tool_pack": text, "harness_digest": text, "model": text, "sampling_params": text}
     error = arrow.struct({"origin": text, "type": text, "message": text, "retryable": flag})
     flags = arrow.list_(arrow.struct({"kind": text, "turn": integer, "call": integer, "evidence": text}))
+    points = dict.fromkeys(("branch", "branches", "turn", "segment", "token"), integer)
+    branches = arrow.list_(arrow.struct({"node": text, "holder": text, **points}))
     sampled = arrow.struct({"start": integer, "end": integer, "finish_reason": text, "request_id": text})
     segment = arrow.struct(
         {
@@ -165,6 +168,7 @@ def _schema(arrow: Any, with_turns: bool) -> Any:
         "trainable": flag,
         "tools": arrow.list_(text),
         "audit": flags,
+        "branches": branches,
         "segments": arrow.list_(segment),
     }
     if with_turns:

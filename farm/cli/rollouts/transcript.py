@@ -55,6 +55,10 @@ def transcript(rollout: "Rollout", sidecar: "Sidecar", most: int) -> Iterator[Te
         yield Text(_seen(f"tools of {rollout.tool_pack}: {', '.join(rollout.tools)}"))
     if rollout.harness_digest:
         yield Text(_seen(f"harness {rollout.harness_digest}"), _DIM)
+    for point in rollout.branches:
+        held = f", whose tokens {point.holder} holds" if point.holder not in ("", rollout.rollout_id) else ""
+        place = f"branch {point.branch} of {point.branches} from turn {point.turn} on; the turns before are shared"
+        yield Text(_seen(f"{place}{held} (node {point.node})"), _DIM)
     for turn in sidecar.turns:
         yield from _turn(turn, most)
     if sidecar.patch:

@@ -63,6 +63,18 @@ def utc_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def _branching(run: "RunAnswer") -> str:
+    """Return how the episodes of a run fork."""
+    found = run.branching
+    if found is None:
+        return "-"
+    if found.turns:
+        turns = f"turn {', '.join(map(str, found.turns))}"
+    else:
+        turns = f"{found.depth} random {'turn' if found.depth == 1 else 'turns'} up to turn {found.within}"
+    return f"into {found.siblings} before {turns}"
+
+
 @app.command("show")
 def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
     """Show one run."""
@@ -82,6 +94,7 @@ def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = Non
         "agent": run.agent or "-",
         "harness": run.harness_digest or "-",
         "groups": f"{run.groups or 'without end'} of {run.group_size}, {run.options.sampler}",
+        "branching": _branching(run),
         "rollouts": f"{rollouts}; {run.running} run, {run.waiting} wait",
         "solved": solved,
         "failed": failed,

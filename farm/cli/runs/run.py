@@ -90,6 +90,14 @@ def run(
         str | None,
         typer.Option(metavar="NAME|FILE", help="Agent in place of the farm's own loop, by name or document."),
     ] = None,
+    branch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIBLINGS@TURNS",
+            help="Fork each episode: 4@3 before turn 3, 2@3,6 before both, 4@random:20 before one of the first 20, "
+            "2@random:20:2 before two of them. The group size counts all branches.",
+        ),
+    ] = None,
     rewards: Annotated[
         str | None, typer.Option(help="Judge by this rule document, or version, to the end; the current ones.")
     ] = None,
@@ -123,6 +131,7 @@ def run(
         "limits": {"max_turns": max_turns, "max_tokens": max_tokens},
         "harness": None if harness is None else _read_harness(harness),
         "agent": None if agent is None else _read_agent(agent),
+        "branching": None if branch is None else read_branching(branch),
     }
     group_options = {
         "epochs": epochs,
@@ -186,7 +195,11 @@ def _conclude(ended: "RunAnswer", heads: "list[RolloutHead]", taskset: Path) -> 
         progress_console.print(unsolved)
 
 
-_OPTIONS = {"first_byte_s": "first-byte-timeout", "reply_s": "reply-timeout"}
+_OPTIONS = {
+    "first_byte_s": "first-byte-timeout",
+    "reply_s": "reply-timeout",
+    **dict.fromkeys(("branching", "siblings", "at", "depth", "within"), "branch"),
+}
 """Options whose name differs from that of their field."""
 
 
@@ -226,6 +239,19 @@ def _read_harness(file: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise CliError(f"{file}: {error.strerror}; name a readable harness document") from None
     return found.model_dump(mode="json", exclude_unset=True)
+
+
+def read_branching(text: str) -> Mapping[str, Any]:
+    """Return the branching that ``--branch`` describes; the gateway checks its numbers. Raises BadParameter."""
+    found = re.fullmatch(r"(\d{1,9})@(?:random:(\d{1,9})(?::(\d{1,9}))?|(\d{1,9}(?:,\d{1,9})*))", text)
+    if found is None:
+        raise typer.BadParameter(
+            f"{text!r} is none of 4@3, 2@3,6, 4@random:20 and 2@random:20:2", param_hint="--branch"
+        )
+    siblings, within, depth, turns = found.groups()
+    if turns:
+        return {"siblings": int(siblings), "at": [int(turn) for turn in turns.split(",")]}
+    return {"siblings": int(siblings), "at": "random", "within": int(within), "depth": int(depth or 1)}
 
 
 def _read_agent(agent: str) -> str | Mapping[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from farm.core.rollout import Turn
-from farm.episode.turn_loop import TimedReply, record_turn
+from farm.episode.turn_record import TimedReply, record_turn
 from farm.model_proxy import RecordedReply
 from sandboxes.tools.tool import ToolResult
 

@@ -1,5 +1,6 @@
 """Requested groups: a learner that owns its data names one task after the other, and reads each group by its id."""
 
+import asyncio
 import logging
 import secrets
 from typing import Annotated
@@ -13,7 +14,7 @@ from farm.gateway.auth import AsLearner, AsViewer
 from farm.gateway.content_negotiation import group_body, negotiate_format, unreadable
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
-from farm.gateway.routes.runs import check_names, make_spec, notify_scheduler
+from farm.gateway.routes.runs import check_names, make_spec, notify_scheduler, refuse_steps
 from farm.gateway.sandbox_tasks import NamedTask, find_task
 from farm.schemas.delivery.answers import (
     DeletedGroupAnswer,
@@ -48,7 +49,11 @@ async def request_group(body: GroupBody, request: Request, role: AsLearner) -> R
             )
         agent = await check_names(body, request)
         named = NamedTask(body.task_id, body.taskset, body.effective_tools(), body.unvalidated)
-        spec = make_spec(run_id, body, (await find_task(request, named, role),), agent, config)
+        task = await find_task(request, named, role)
+        bundle = await store.get_bundle(task.digest) if body.branching else None
+        if bundle is not None:
+            await asyncio.to_thread(refuse_steps, [bundle])
+        spec = make_spec(run_id, body, (task,), agent, config)
     await store.put_run(spec)
     await notify_scheduler(request.app.state.scheduler.submit(run_id))
     return _described(await store.requests.get(group_id(run_id, 0)))

@@ -31,6 +31,7 @@ from farm.schemas.harness import harness_digest, harness_settings
 from farm.schemas.problems import ProblemType
 from farm.schemas.requests import RUN_ID, CreateRun, EmptyBody
 from farm.schemas.responses import (
+    BranchingAnswer,
     DeletedAnswer,
     FarmAnswer,
     GroupOptionsAnswer,
@@ -45,7 +46,7 @@ from farm.schemas.responses import (
 )
 from farm.store import RunInUse, RunRecord, RunState, Store, UnknownPolicy, UnknownRun
 from farm.store.errors import RUNS_LISTED
-from farm.tasks import TaskError
+from farm.tasks import TaskError, unpack
 from farm.tasks.validation_file import FitTasks, refuse_unvalidated
 
 _LOG = logging.getLogger(__name__)
@@ -89,6 +90,8 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         raise ApiError(ProblemType.TASKSET, str(error)) from None
     if not tasks:
         raise ApiError(ProblemType.TASKSET, f"taskset {path} holds no task; `farm tasks make` makes one")
+    if body.branching is not None:
+        await asyncio.to_thread(refuse_steps, [bundle for _, bundle in tasks])
     if await request.is_disconnected():
         raise ApiError(ProblemType.TIMEOUT, "the client left while its task set was prepared; no run was made")
     for reference, bundle in tasks:
@@ -180,6 +183,7 @@ def make_spec(
         harness=body.harness.to_core() if body.harness else DEFAULT_HARNESS,
         agent=agent,
         options=body.group_options(first_version),
+        branching=body.branching.to_core() if body.branching else None,
         created_at=time.time(),
     )
 
@@ -211,6 +215,14 @@ async def _version(policy: PolicySpec, store: Store) -> int:
     """Return the announced version of a named policy, or 0."""
     document = (await store.policies.list()).get(policy.policy) if policy.policy else None
     return document.version if document else 0
+
+
+def refuse_steps(bundles: Sequence[bytes]) -> None:
+    """Raise ApiError if a task of a run that branches has steps."""
+    for bundle in map(unpack, bundles):
+        if bundle.steps:
+            why = f"branching: the task {bundle.task.id} has steps, and only tasks without steps branch"
+            raise ApiError(ProblemType.INVALID, f"{why}; leave out branching, or run the other tasks")
 
 
 async def _check_policy(policy: PolicySpec, store: Store, config: Config) -> None:
@@ -324,6 +336,7 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
         tools=run.spec.tools,
         rewards=run.spec.rewards,
         agent=run.spec.agent.name if run.spec.agent else "",
+        branching=BranchingAnswer.model_validate(run.spec.branching) if run.spec.branching else None,
         harness_digest=harness_digest(run.spec),
         harness=harness_settings(run.spec),
         summary=_summary(run),

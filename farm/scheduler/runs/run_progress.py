@@ -45,7 +45,9 @@ class RunProgress:
     """The members of a run and their states.
 
     A member is the number ``group ordinal * width + index``, with ``width`` members in each group. A group is opened
-    when its first member may start. A member of an open group is in exactly one state:
+    when its first member may start. If the run branches, one assignment makes the rollouts of a whole tree: the members
+    from a lead on, whose number is a multiple of ``leaves``. The lead stands for the members of its tree that are not
+    accepted; these are in its state. A member of an open group is in exactly one state:
 
     - accepted: the store holds its rollout.
     - running: an attempt holds a slot.
@@ -59,6 +61,7 @@ class RunProgress:
 
     def __init__(self, submitted: RunSubmitted) -> None:
         spec = self.spec = submitted.spec
+        self.leaves = spec.leaves
         self.paused = submitted.paused
         self.accepted: set[int] = set()
         self.running: dict[int, RunningEpisode] = {}
@@ -104,6 +107,23 @@ class RunProgress:
             return None
         return ordinal * self.spec.width + index
 
+    def lead(self, member: int) -> int:
+        """Return the member that stands for the tree of ``member``; without branching, the member itself."""
+        return member - member % self.leaves
+
+    def lead_of(self, rollout: str) -> int | None:
+        """Return the lead of a rollout's tree, or None if the rollout belongs to another run."""
+        member = self.member(rollout)
+        return None if member is None else self.lead(member)
+
+    def open_leaves(self, lead: int) -> list[int]:
+        """Return the members of a tree that are not accepted."""
+        return [member for member in range(lead, lead + self.leaves) if member not in self.accepted]
+
+    def is_left(self, lead: int) -> bool:
+        """Return whether a member of a tree has to be made: its group is not done, and it is not accepted."""
+        return not self.is_done(lead // self.spec.width) and bool(self.open_leaves(lead))
+
     def task(self, member: int) -> TaskRef:
         index = self._sampler.task(member // self.spec.width % RETURNED)
         assert index is not None, f"{self.spec.run_id}: the group of the member {member} has no task yet"
@@ -127,7 +147,8 @@ class RunProgress:
         """The number of rollouts that are neither accepted nor running; in a run without end, those of open groups."""
         ended = not self.spec.groups or self._sampler.is_exhausted
         groups = len(self.opened) if ended else max(self.spec.groups, len(self.opened))
-        return max(0, groups * self.spec.group_size - len(self.accepted) - len(self.running))
+        running = sum(len(self.open_leaves(lead)) for lead in self.running)
+        return max(0, groups * self.spec.group_size - len(self.accepted) - running)
 
     @property
     def capped(self) -> bool:
@@ -179,8 +200,9 @@ class RunProgress:
             yield self.task(member)
         later = range(0)
         if self._has_next():
-            later = range(self._next * self.spec.width, self._next * self.spec.width + LOOKAHEAD)
-        for member in islice((*range(self._cursor, self._end), *later), LOOKAHEAD):
+            first = self._next * self.spec.width
+            later = range(first, first + LOOKAHEAD * self.leaves, self.leaves)
+        for member in islice((*range(self._cursor, self._end, self.leaves), *later), LOOKAHEAD):
             ordinal = member // self.spec.width % RETURNED
             if self._is_possible(ordinal) and self._sampler.task(ordinal) is not None and self._is_new(member):
                 yield self.task(member)
@@ -211,9 +233,8 @@ class RunProgress:
         self.running[member] = episode
 
     def is_open(self, member: int) -> bool:
-        """Return whether the member may still start: its group is not done, and it is not accepted or tried now."""
-        busy = member in self.accepted or member in self.running or member in self.publishing
-        return not busy and not self.is_done(member // self.spec.width)
+        """Return whether the lead ``member`` may still start: it has leaves to make, and is not tried now."""
+        return self.is_left(member) and member not in self.running and member not in self.publishing
 
     def is_done(self, ordinal: int) -> bool:
         """Return whether the group is complete."""
@@ -223,12 +244,14 @@ class RunProgress:
         """Record that the store holds the member's rollout. Return the episodes that are surplus from now on."""
         ordinal = member // self.spec.width
         if member in self.accepted or self.is_done(ordinal):
-            self._forget(member)
+            if not self.is_left(self.lead(member)):
+                self._forget(self.lead(member))
             return ()
         self._resume(ordinal)
         self.accepted.add(member)
-        self._forget(member)
         self._accepted_in[ordinal] += 1
+        if not self.is_left(self.lead(member)):
+            self._forget(self.lead(member))
         if not self.is_done(ordinal):
             return ()
         self._done += 1
@@ -273,6 +296,7 @@ class RunProgress:
         group = group_id(spec.run_id, ordinal)
         refill = spec.options.incomplete is Incomplete.REFILL
         tries = self.tries.get(member, 0)
+        leaves = [leaf % spec.width for leaf in self.open_leaves(member)] if spec.branching else []
         is_last_try = not refill or tries >= REFILLS
         return EpisodeAssignment(
             rollout_id=rollout_id(group, index),
@@ -291,6 +315,8 @@ class RunProgress:
             rewards=spec.rewards,
             harness=spec.harness,
             agent=spec.agent,
+            branching=spec.branching,
+            leaves=tuple(leaves),
             refill=refill and not is_last_try,
         )
 
@@ -321,7 +347,7 @@ class RunProgress:
             while self._cursor < self._end:
                 if self._is_new(self._cursor):
                     return self._cursor
-                self._cursor += 1
+                self._cursor += self.leaves
             ordinal = self._open_next()
             if ordinal is None:
                 return None
@@ -345,7 +371,10 @@ class RunProgress:
 
     def validate(self) -> None:
         width, run_id = self.spec.width, self.spec.run_id
-        states = [self.accepted, self.running.keys(), self.publishing, self.waiting.keys(), self.delayed.keys()]
+        leads = [self.running.keys(), self.publishing, self.waiting.keys(), self.delayed.keys()]
+        states = [self.accepted, *({leaf for lead in state for leaf in self.open_leaves(lead)} for state in leads)]
+        assert all(lead == self.lead(lead) for state in leads for lead in state), f"{run_id}: no lead"
+        assert all(self.open_leaves(lead) for state in leads for lead in state), f"{run_id}: a tree without leaves"
         members = set().union(*states)
         assert sum(len(state) for state in states) == len(members), f"{run_id}: a member is in two states"
         assert {member // width for member in members} <= self.opened, f"{run_id}: a member of a group that is not open"

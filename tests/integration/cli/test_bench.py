@@ -187,6 +187,8 @@ async def test_turns_bench_verifies_each_token(pool: WarmPool, tiny_image: str) 
     found = {figure.name: figure.value for figure in figures}
     assert done == [1, 2, 3, 4, 5, 6]
     assert found["logprob_mismatches"] == 0
+    assert found["turns_not_trained_once"] == 0
+    assert found["branched_episodes"] == 2
     assert found["segments_checked"] >= 6
     assert found["tokens_checked"] > found["segments_checked"]
     assert found["overhead_p50_ms"] > 0

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyarrow import parquet
 from farm.cli.errors import CliError
 from farm.cli.rollouts.export import AS_JSON, fetch, fetch_all, writer
 from farm.client import FarmClient, Unreadable
+from farm.core.rollout import BranchPoint
 from farm.schemas.msgpack_encoding import pack
 from farm.schemas.zstd_frames import pack_frame
 from farm.store import Store
@@ -37,7 +39,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 async def fill(store: Store, groups: int) -> None:
     await store.put_run(run_spec(groups=groups))
     for group in range(groups):
-        await store.publish(make_rollout(group=group, index=0, reward=1.0, tokens=96, version=2))
+        point = BranchPoint("node", 0, 2, 1, f"run-a-g{group:06d}-000", 0, 48)
+        made = make_rollout(group=group, index=0, reward=1.0, tokens=96, version=2)
+        await store.publish(replace(made, branches=(point,)))
         await store.publish(make_rollout(group=group, index=1, reward=None))
 
 
@@ -59,6 +63,8 @@ async def test_exported_file_equals_gateway_answers(tmp_path: Path, name: str, w
     assert len(found) == 80
     assert found == rows
     assert ("patch" in found[0]) is with_turns
+    places = [[(point["turn"], point["token"]) for point in row["branches"]] for row in found]
+    assert sorted(places) == [[]] * 40 + [[(1, 48)]] * 40
 
 
 async def test_export_names_and_skips_unreadable_records(tmp_path: Path) -> None:

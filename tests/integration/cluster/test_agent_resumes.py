@@ -20,7 +20,7 @@ from farm.core.rollout import Rollout, check
 from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
 from farm.core.task import GradingMode, ReportFormat, Step, Verifier
 from farm.episode.journal import JournalState
-from farm.episode.journal_format import JournalError, entry
+from farm.episode.journal.entries import JournalError, entry
 from farm.node.resources import AGENT_OWNER
 from farm.schemas.rollout import Sidecar
 from farm.store import RunState, Store

@@ -15,6 +15,7 @@ from typing import Any
 import docker
 import pytest
 
+from farm.core.branching import Branching
 from farm.core.rollout import check
 from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
 from farm.store import Store
@@ -47,7 +48,9 @@ async def reply(body: Mapping[str, Any]) -> Say:
     return Say(f"Turn {turn}.", (*edit, ("bash", {"command": COUNT.format(turn=turn)})))
 
 
-async def submit(farm: AgentProcess, store: Store, model: ModelServer, image: str, run_id: str) -> None:
+async def submit(
+    farm: AgentProcess, store: Store, model: ModelServer, image: str, run_id: str, branching: Branching | None
+) -> None:
     bundle = tiny.task(image)
     spec = RunSpec(
         run_id,
@@ -56,7 +59,8 @@ async def submit(farm: AgentProcess, store: Store, model: ModelServer, image: st
         EPISODES,
         1,
         EpisodeLimits(max_turns=2 * TURNS),
-        max_attempts=KILLS,
+        max_attempts=max(2, KILLS),
+        branching=branching,
     )
     await store.put_bundle(bundle.task.digest, pack(bundle))
     await store.put_run(spec)
@@ -71,22 +75,23 @@ def rollouts_of(run_id: str) -> list[str]:
     return [f"{run_id}-g000000-{index:03d}" for index in range(EPISODES)]
 
 
+@pytest.mark.parametrize("branching", [None, Branching(EPISODES, (4,))], ids=["episodes", "tree"])
 async def test_no_command_runs_twice_under_random_kills(
-    docker_client: docker.DockerClient, toolbox: Toolbox, tiny_image: str, tmp_path: Path
+    docker_client: docker.DockerClient, toolbox: Toolbox, tiny_image: str, tmp_path: Path, branching: Branching | None
 ) -> None:
     seed = secrets.randbits(32)
     rng = random.Random(seed)
     state_dir = tmp_path / "state"
     share(state_dir)
     runs: list[str] = []
-    resumed = 0.0
+    resumed, branched = 0.0, 0
     async with running_redis(tmp_path / "redis") as redis, serving(ModelServer([reply] * 100_000)) as model:
         store = Store(redis.url)
         async with AgentProcess.running(store, redis.url, tmp_path, "oci") as farm:
             for _ in range(KILLS):
                 if not runs or await is_over(store, runs[-1]):
                     runs.append(f"run-{len(runs)}")
-                    await submit(farm, store, model, tiny_image, runs[-1])
+                    await submit(farm, store, model, tiny_image, runs[-1], branching)
                 model.asked.clear()
                 async with asyncio.timeout(120):  # until an episode is at work, or the last is over
                     while not (model.asked.is_set() or await is_over(store, runs[-1])):  # noqa: ASYNC110 - Redis tells nobody
@@ -106,7 +111,11 @@ async def test_no_command_runs_twice_under_random_kills(
                 assert noted == [f"{turn}:{turn}" for turn in range(TURNS)], f"{rollout_id}, seed {seed}"
                 assert (rollout.reward, len(told.turns)) == (1.0, TURNS + 1), f"{rollout_id}, seed {seed}"
                 resumed += rollout.metrics["resumed"]
+                branched += bool(rollout.branches)
         await store.close()
     assert resumed > 0
+    assert bool(branched) == bool(branching)
     assert sandboxes_of(docker_client, state_dir) == set()
-    print(f"{KILLS} kills, {EPISODES * len(runs)} episodes, continued {resumed:g} times, seed {seed}")
+    print(
+        f"{KILLS} kills, {EPISODES * len(runs)} episodes, continued {resumed:g} times, {branched} branched, seed {seed}"
+    )

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from farm.core.branching import Branching
 from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
 from farm.node.image_cache import ImageCache
@@ -40,6 +41,7 @@ async def submit(
     rewards: str = "",
     policy_name: str = "",
     options: GroupOptions = DEFAULT_GROUP_OPTIONS,
+    branching: Branching | None = None,
 ) -> RunSpec:
     """Put a run and its task into the store, as the gateway does before it tells the scheduler.
 
@@ -58,6 +60,7 @@ async def submit(
         tools=tools,
         rewards=rewards,
         options=options,
+        branching=branching,
     )
     await store.put_bundle(bundle.task.digest, pack(bundle))
     await store.put_run(spec)

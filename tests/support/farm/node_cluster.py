@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from farm.core.branching import Branching
 from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.node.agent import AgentSettings, NodeAgent
 from farm.node.image_cache import ImageCache
@@ -95,6 +96,7 @@ class Cluster:
         rewards: str = "",
         policy_name: str = "",
         options: GroupOptions = DEFAULT_GROUP_OPTIONS,
+        branching: Branching | None = None,
     ) -> None:
         spec = await submit(
             self.store,
@@ -106,6 +108,7 @@ class Cluster:
             rewards=rewards,
             policy_name=policy_name,
             options=options,
+            branching=branching,
         )
         await self.shell.submit(spec.run_id)
 

@@ -1,5 +1,8 @@
 """Short ways to say runs, beats and reports in the scheduler's tests."""
 
+from dataclasses import replace
+
+from farm.core.branching import Branching
 from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.core.rollout import Failure, Origin, Status, StopReason
 from farm.core.run import EpisodeAssignment, EpisodeLimits, EpisodeReport, PolicySpec, RunSpec, TaskRef
@@ -23,6 +26,7 @@ def run_spec(
     max_attempts: int = 3,
     policy: PolicySpec = NOP,
     options: GroupOptions = DEFAULT_GROUP_OPTIONS,
+    branching: Branching | None = None,
 ) -> RunSpec:
     return RunSpec(
         run_id,
@@ -34,6 +38,7 @@ def run_spec(
         concurrency=concurrency,
         max_attempts=max_attempts,
         options=options,
+        branching=branching,
     )
 
 
@@ -80,6 +85,22 @@ def failed(node_id: str, order: EpisodeAssignment, failure: Failure = INFRA) -> 
 
 def stopped(node_id: str, order: EpisodeAssignment) -> EpisodeEnded:
     return EpisodeEnded(node_id, _report(order, Status.ABORTED, StopReason.CANCELLED, None, None, False))
+
+
+def tree_ended(node_id: str, order: EpisodeAssignment, done: int) -> list[EpisodeEnded]:
+    """Return the reports of a tree of which the leaf number ``done`` fails; none fails if there is no such leaf.
+
+    As on a node, a failure that is not the last attempt ends the tree.
+    """
+    events: list[EpisodeEnded] = []
+    for number, index in enumerate(order.leaves):
+        leaf = order.leaf(index)
+        event = failed(node_id, leaf) if number == done else solved(node_id, leaf)
+        events.append(replace(event, report=replace(event.report, tree=order.rollout_id, continues=True)))
+        if not event.report.published:
+            break
+    events[-1] = replace(events[-1], report=replace(events[-1].report, continues=False))
+    return events
 
 
 def _report(

@@ -5,6 +5,7 @@ import typer
 from typer.testing import CliRunner
 
 from farm.cli.main import command_line
+from farm.cli.runs.run import read_branching
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,22 @@ def test_contradicting_group_options_are_refused(options: list[str], words: str)
     outcome = CliRunner().invoke(command_line(arguments), arguments, standalone_mode=False)
     assert isinstance(outcome.exception, typer.BadParameter)
     assert words in outcome.exception.format_message()
+
+
+@pytest.mark.parametrize(
+    ("text", "branching"),
+    [
+        ("4@3", {"siblings": 4, "at": [3]}),
+        ("2@3,6", {"siblings": 2, "at": [3, 6]}),
+        ("4@random:20", {"siblings": 4, "at": "random", "within": 20, "depth": 1}),
+        ("2@random:20:2", {"siblings": 2, "at": "random", "within": 20, "depth": 2}),
+    ],
+)
+def test_branch_option_names_turns(text: str, branching: dict[str, object]) -> None:
+    assert read_branching(text) == branching
+
+
+@pytest.mark.parametrize("text", ["", "4", "@3", "4@", "4@x", "-4@3", "4@3,", "4@random", "4@random:", "9" * 99 + "@3"])
+def test_other_branch_option_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is none of 4@3"):
+        read_branching(text)

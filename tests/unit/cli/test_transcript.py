@@ -95,3 +95,13 @@ def test_control_codes_in_rollout_are_replaced() -> None:
     assert not {"\x1b", "\x07"} & set(whole)
     assert 'c="\\ud800"' in whole
     assert whole.count("[red]␛[2J␇") == 7
+
+
+def test_transcript_names_branch_points() -> None:
+    point = core.BranchPoint("run-a-g000000-000.1.ab", 1, 3, 4, "run-a-g000000-000", 0, 8)
+    made = replace(make_rollout(index=1), branches=(point,))
+    lines = [line.plain for line in transcript(made, Sidecar(), 0)]
+    assert (
+        "branch 1 of 3 from turn 4 on; the turns before are shared, whose tokens run-a-g000000-000 holds "
+        "(node run-a-g000000-000.1.ab)" in lines
+    )

@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-import farm.episode.journal
+import farm.episode.journal.state
+import farm.episode.journal.writer
 from farm import __version__
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.rollout import StopReason, WeightSpan
 from farm.core.run import EpisodeAssignment, PolicySpec
 from farm.episode.journal import MAX_RESTARTS, EpisodeJournal, JournalDirectory, JournalState
-from farm.episode.journal_format import JournalError, encode_reply, entry
+from farm.episode.journal.entries import JournalError, encode_reply, entry
 from farm.episode.phase_times import Stopwatch
 from farm.policy.base import Reply, Sampled
 from sandboxes.interface import MIB
@@ -214,7 +215,7 @@ async def test_unusable_journals_are_removed(tmp_path: Path, monkeypatch: pytest
     [(_, left)] = JournalDirectory(path.parent).find_interrupted()
     assert (left.assignment, left.settled) == (ORDER, True)
     assert only(path.parent) == path
-    monkeypatch.setattr(farm.episode.journal, "__version__", "0.0.other")
+    monkeypatch.setattr(farm.episode.journal.state, "__version__", "0.0.other")
     assert JournalDirectory(path.parent).find_interrupted() == []
     assert not path.exists()
 
@@ -260,7 +261,7 @@ async def test_journal_that_cannot_be_written_is_removed(
     journal.begin(ORDER, sandbox, 0.0, Stopwatch())
     path = only(tmp_path)
     assert opened(path) == 1
-    monkeypatch.setattr(farm.episode.journal, "MOST_BYTES", 2000)
+    monkeypatch.setattr(farm.episode.journal.writer, "MOST_BYTES", 2000)
     journal.record_reply(Reply("x" * 2000 * (not tokens), (), "stop", prompt_tokens=tokens), 0.0, 0.0)
     assert nothing(tmp_path)
     assert opened(path) == 0

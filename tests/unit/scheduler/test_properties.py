@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from farm.core.branching import Branching
 from farm.core.group_options import GroupOptions, Incomplete, SamplerKind
 from farm.core.run import RETURNED, EpisodeAssignment, RunSpec, TaskRef
 from farm.scheduler.messages import (
@@ -38,7 +39,7 @@ from farm.scheduler.messages import (
 )
 from farm.scheduler.nodes import RunningEpisode, SchedulerSettings
 from farm.scheduler.state_machine import Scheduler
-from tests.support.farm.scheduler_values import beat, failed, run_spec, solved, stopped, task
+from tests.support.farm.scheduler_values import beat, failed, run_spec, solved, stopped, task, tree_ended
 
 SETTINGS = SchedulerSettings(warm=2)
 NODES = ("a", "b", "c")
@@ -166,7 +167,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _check_start(self, order: EpisodeAssignment) -> None:
         run_id = order.run_id
         assert run_id not in self.cancelled | self.finished | self.paused
-        assert order.rollout_id not in self.store[run_id], "an accepted place was ordered"
+        places = {order.leaf(index).rollout_id for index in order.leaves or (order.group_index,)}
+        assert not places & self.store[run_id], "an accepted place was ordered"
         spec = self.specs[run_id]
         self._check_pace(order)
         spared = sum(1 for rollout, attempt in self.spared if rollout == order.rollout_id and attempt < order.attempt)
@@ -188,6 +190,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         attempts=st.integers(1, 3),
         options=OPTIONS,
         done=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=3),
+        branching=st.sampled_from([None, Branching(2, (1,)), Branching(2, (1, 2))]),
     )
     def submit(
         self,
@@ -197,8 +200,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         attempts: int,
         options: GroupOptions,
         done: set[tuple[int, int]],
+        branching: Branching | None,
     ) -> None:
         run_id = f"r{len(self.specs)}"
+        if branching:
+            size *= branching.leaves
+            options = replace(options, redundant=0, incomplete=Incomplete.DELIVER)
         spec = run_spec(
             run_id,
             groups=groups,
@@ -207,6 +214,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             concurrency=cap,
             max_attempts=attempts,
             options=replace(options, redundant=min(options.redundant, size)),
+            branching=branching,
         )
         self.specs[run_id] = spec
         self.learners[run_id] = LearnerProgress(policy_version=0)
@@ -334,6 +342,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not node.running:
             return
         order = node.running.pop(data.draw(st.sampled_from(sorted(node.running))))
+        if order.leaves:
+            last = len(order.leaves)
+            done = data.draw(st.integers(0, last - 1)) if how == "failed" else last
+            for event in tree_ended(name, order, done) * (2 if how == "solved twice" else 1):
+                self._report(event)
+            return
         report = failed(name, order) if how == "failed" else solved(name, order)
         self._report(report)
         if how == "solved twice":
@@ -392,8 +406,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def publish_failure(self) -> None:
         command = self.failures.pop()
-        assert command.assignment.final
-        self._report(failed("", command.assignment, command.failure))
+        order = command.assignment
+        assert order.final
+        for index in order.leaves or (order.group_index,):
+            self._report(failed("", order.leaf(index), command.failure))
 
     @rule(passed_s=st.floats(0.1, 20.0))
     def tick(self, passed_s: float) -> None:
@@ -438,7 +454,9 @@ class SchedulerMachine(RuleBasedStateMachine):
                 node.sandboxes.clear()
                 self.deliver(name, lose=False)
                 for rollout in [rollout for rollout in node.running if rng.random() < 0.5]:
-                    self._report(solved(name, node.running.pop(rollout)))
+                    order = node.running.pop(rollout)
+                    for event in tree_ended(name, order, len(order.leaves)) if order.leaves else [solved(name, order)]:
+                        self._report(event)
                 self.send_beat(name, None)
             for run_id in sorted(self.scheduler.runs):
                 self.train(run_id)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from farm.core.branching import Branching
 from farm.core.group_options import DEFAULT_GROUP_OPTIONS, Incomplete
 from farm.schemas.request_body import RequestBody
 from farm.schemas.requests import NOT_AVAILABLE, CreateRun, EmptyBody, LeaseBody
@@ -148,3 +149,67 @@ def test_tools_are_parsed_as_pack_and_tool_names(given: Any, words: tuple[str, .
 def test_long_field_name_is_shortened() -> None:
     (found,) = complaints(refused(CreateRun, RUN | {"x" * 10_000: 1}))
     assert len(found.field) == 100
+
+
+FOUR = RUN | {"group_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("branching", "field", "message"),
+    [
+        (7, "branching", "should be a JSON object"),
+        ({"siblings": 2}, "branching.at", "is missing"),
+        ({"at": 3}, "branching.siblings", "is missing"),
+        ({"siblings": 1, "at": 3}, "branching.siblings", "should be greater than or equal to 2"),
+        ({"siblings": 10**9, "at": 3}, "branching.siblings", "should be less than or equal to 64"),
+        ({"siblings": 2, "at": 0}, "branching.at", "should be the number of a turn from 1 on"),
+        ({"siblings": 2, "at": True}, "branching.at", "should be the number of a turn from 1 on"),
+        ({"siblings": 2, "at": "3"}, "branching.at", "should be the number of a turn from 1 on"),
+        ({"siblings": 2, "at": [3, 3]}, "branching.at", "these do not rise"),
+        ({"siblings": 2, "at": []}, "branching.at", "at most 6 turns are allowed"),
+        ({"siblings": 2, "at": list(range(1, 100_000))}, "branching.at", "at most 6 turns are allowed"),
+        ({"siblings": 2, "at": {"turn": 3}}, "branching.at", "at most 6 turns are allowed"),
+        ({"siblings": 2, "at": [1.5]}, "branching.at", "should be the number of a turn from 1 on"),
+        ({"siblings": 2, "at": "random"}, "branching", "at: random needs within"),
+        ({"siblings": 2, "at": 3, "within": 5}, "branching", "leave them out if at names turns"),
+        ({"siblings": 2, "at": "random", "within": 1, "depth": 2}, "branching", "2 turns cannot be drawn from 1"),
+        ({"siblings": 9, "at": [1, 2]}, "branching", "81 rollouts of one tree are too many"),
+        ({"siblings": 3, "at": 1}, "", "make group_size a multiple of 3"),
+        ({"siblings": 2, "at": 1, "sibling": 2}, "branching.sibling", "did you mean siblings?"),
+    ],
+)
+def test_branching_that_cannot_be_is_refused(branching: Any, field: str, message: str) -> None:
+    fault = complaints(refused(CreateRun, FOUR | {"branching": branching}))[0]
+    assert fault.field == field
+    assert message in fault.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"limits": {"max_turns": 3}}, "branching before turn 3 leaves no turn"),
+        ({"harness": {"limits": {"max_turns": 2}}}, "because max_turns is 2"),
+        ({"redundant": 1}, "redundant and incomplete: refill are not possible with branching"),
+        ({"incomplete": "refill"}, "redundant and incomplete: refill are not possible with branching"),
+        ({"agent": "mini-swe-agent", "policy": "http://model/v1"}, "the state of an agent cannot be copied"),
+    ],
+)
+def test_run_that_cannot_branch_is_refused(fields: dict[str, Any], message: str) -> None:
+    fault = complaints(refused(CreateRun, FOUR | {"branching": {"siblings": 2, "at": 3}} | fields))[0]
+    assert message in fault.message
+
+
+@pytest.mark.parametrize(
+    ("branching", "found"),
+    [
+        ({"siblings": 4, "at": 3}, Branching(4, (3,))),
+        ({"siblings": 2, "at": [3, 6]}, Branching(2, (3, 6))),
+        ({"siblings": 4, "at": "random", "within": 9}, Branching(4, within=9)),
+        ({"siblings": 2, "at": "random", "within": 9, "depth": 2}, Branching(2, depth=2, within=9)),
+    ],
+)
+def test_branching_has_whole_trees(branching: Any, found: Branching) -> None:
+    asked = CreateRun.model_validate(FOUR | {"branching": branching})
+    assert asked.branching
+    assert asked.branching.to_core() == found
+    assert found.leaves == 4

@@ -79,6 +79,7 @@ TURNS = st.builds(
     TEXT,
     st.sampled_from(core.TurnKind),
 )
+POINTS = st.builds(core.BranchPoint, TEXT, COUNT, COUNT, COUNT, TEXT, COUNT, COUNT)
 ROLLOUTS = st.builds(
     core.Rollout,
     rollout_id=TEXT,
@@ -113,6 +114,9 @@ ROLLOUTS = st.builds(
     patch=TEXT,
     reason=TEXT,
     harness_digest=TEXT,
+    branches=st.lists(st.builds(core.BranchPoint, TEXT, COUNT, COUNT, COUNT, TEXT, COUNT, COUNT), max_size=2).map(
+        tuple
+    ),
 )
 
 
@@ -252,3 +256,46 @@ def test_a_broken_frame_is_refused(data: bytes) -> None:
 def test_frame_of_too_large_content_is_refused() -> None:
     with pytest.raises(MalformedFrame, match="at most 1000"):
         unpack_frame(pack_frame(bytes(1001)), max_bytes=1000)
+
+
+def test_record_without_branches_has_no_key() -> None:
+    """A client of an earlier version refuses unknown keys, and reads all rollouts that share nothing."""
+    plain = RolloutRecord.of(make_rollout())
+    point = core.BranchPoint("node", 0, 2, 1, "run-a-g000000-000", 0, 0)
+    branched = RolloutRecord.of(dataclasses.replace(make_rollout(), branches=(point,)))
+    for kind in ("python", "json"):
+        assert "branches" not in plain.model_dump(mode=kind)
+        assert "branches" in branched.model_dump(mode=kind)
+    assert b"branches" not in to_msgpack(head_of(plain))
+    assert b"branches" in to_msgpack(head_of(branched))
+    assert "branches" not in json.loads(plain.model_dump_json())
+
+
+GROUP_OF = "run-a-g000000"
+
+
+@pytest.mark.parametrize(
+    ("points", "fault"),
+    [
+        ([(0, 2, 1, "000", 0, 8)], ""),
+        ([(1, 2, 1, "001", 0, 2)], ""),
+        ([(1, 2, 1, "001", 0, 8)], "the loss mask of segment 0 covers shared tokens"),
+        ([(2, 2, 1, "000", 0, 8)], "branch 2 of 2"),
+        ([(0, 2, 1, "000", 1, 0)], "token 0 of segment 1 does not exist"),
+        ([(0, 2, 1, "000", 0, 17)], "token 17 of segment 0 does not exist"),
+        ([(0, 2, 2, "000", 0, 8), (0, 2, 2, "000", 0, 9)], "do not follow"),
+        ([(0, 2, 2, "000", 0, 8), (0, 2, 3, "000", 0, 7)], "do not follow"),
+    ],
+)
+def test_branch_points_are_checked(points: list[Any], fault: str) -> None:
+    """The prompt of the rollout has 4 of its 16 tokens."""
+    branches = tuple(
+        core.BranchPoint("node", branch, count, turn, f"{GROUP_OF}-{holder}", segment, token)
+        for branch, count, turn, holder, segment, token in points
+    )
+    made = dataclasses.replace(make_rollout(tokens=16), branches=branches)
+    if not fault:
+        core.check(made)
+        return
+    with pytest.raises(core.InvalidRollout, match=fault):
+        core.check(made)

@@ -1,0 +1,39 @@
+"""The journals of a node."""
+
+import contextlib
+import logging
+from pathlib import Path
+from urllib.parse import quote
+
+from farm.core.run import EpisodeAssignment
+from farm.episode.journal.state import InterruptedEpisode
+from farm.episode.journal.writer import UNFINISHED, EpisodeJournal
+
+_log = logging.getLogger(__name__)
+
+
+class JournalDirectory:
+    """The journals of a node, in a directory of their own. Files there that cannot be used are removed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def of(self, assignment: EpisodeAssignment) -> EpisodeJournal:
+        """Return the journal of a new attempt."""
+        return EpisodeJournal(self._directory / f"{quote(assignment.rollout_id, safe='')}.{assignment.attempt}")
+
+    def find_interrupted(self) -> list[tuple[EpisodeJournal, InterruptedEpisode]]:
+        """Scan the journals that a killed process left, and count one more process in each. Blocks."""
+        interrupted = []
+        for path in sorted(self._directory.glob("*")):
+            if path.name.endswith(UNFINISHED):
+                path.unlink(missing_ok=True)
+                continue
+            try:
+                left = InterruptedEpisode.find(path)
+                interrupted.append((EpisodeJournal(path, left.length), left))
+            except Exception as error:  # no content of a file may keep an agent from coming up
+                _log.warning("the episode of %s starts over: %s", path, error)
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        return interrupted

@@ -1,0 +1,39 @@
+"""An assignment that a node has taken."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from farm.core.run import EpisodeAssignment
+from farm.episode import EpisodeJournal, Policy
+
+
+@dataclass(slots=True)
+class AssignedEpisode:
+    """An assignment that this node has taken, until the scheduler has its report.
+
+    ``has_begun``: its task has made its first step. ``is_stopped``: a stop was requested. ``is_finished``: the episode
+    has its rollout, which a stop must not lose. ``seconds``: spent outside of the episode, by metric.
+    """
+
+    assignment: EpisodeAssignment
+    journal: EpisodeJournal
+    task: asyncio.Task[None] | None = None
+    policy: Policy | None = None
+    has_begun: bool = False
+    is_stopped: bool = False
+    is_finished: bool = False
+    assigned_at: float = field(default_factory=time.monotonic)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def stop(self) -> None:
+        """Request a stop, unless the episode has its rollout already."""
+        if self.task and not self.is_finished:
+            self.is_stopped = True
+            if self.has_begun:  # a task that is cancelled before its first step would never make its report
+                self.task.cancel()
+
+    @property
+    def outage(self) -> str | None:
+        """Why the endpoint of the policy does not answer."""
+        return self.policy.unavailable_reason if self.policy else None
