@@ -122,7 +122,7 @@ def test_each_plugin_and_adapter_has_an_extra(room: str, tools: dict[str, tuple[
 
 
 def test_packages_of_closed_loop_are_its_extra_alone() -> None:
-    learners = ROOT / "farm/learners"  # in functions that are called with the tensors of a library
+    learners = ROOT / "farm/learners"  # some convert samples to tensors
     paths = [path for path in ROOT.glob("farm/**/*.py") if EXAMPLE & set(imports(path))]
     assert {path.parent for path in paths} == {ROOT / "farm/examples/grpo", learners}
     assert required("grpo") - required("generate") == EXAMPLE
