@@ -10,10 +10,10 @@ from typing import Any
 
 from farm.bench.bench_episode import make_assignment
 from farm.bench.results import BenchError
-from farm.core.branching import Branching
 from farm.core.harness import DEFAULT_HARNESS, Harness
 from farm.core.rollout import Rollout
 from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec, rollout_id
+from farm.core.run_options.branching import Branching
 from farm.episode import Delivered, EpisodeJournal, NodeServices, Policy, Reply, ReplyOptions, Tree, run_episode
 from farm.episode.journal import InterruptedEpisode
 from farm.episode.phase_times import Stopwatch

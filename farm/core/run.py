@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from farm.core.agent import Agent
-from farm.core.branching import Branching
-from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.core.harness import DEFAULT_HARNESS, Harness
 from farm.core.rollout import Failure, Split, Status, StopReason
+from farm.core.run_options.branching import Branching
+from farm.core.run_options.groups import DEFAULT_GROUP_OPTIONS, GroupOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, StrictInt, TypeAdapter, model_validator
 
-from farm.core.group_options import GroupOptions, Incomplete, SamplerKind, Stragglers
 from farm.core.run import RunSpec
+from farm.core.run_options.groups import GroupOptions, Incomplete, SamplerKind, Stragglers
 from farm.schemas.request_body import RequestBody
 
 _RUN_SPEC = TypeAdapter(RunSpec)

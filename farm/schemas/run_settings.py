@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 from farm.core.agent import AGENT_NAME, Agent
-from farm.core.branching import MOST_LEAVES, Branching
+from farm.core.run_options.branching import MOST_LEAVES, Branching
 from farm.schemas.request_body import MOST_ITEMS, NO_NUL, RequestBody, few
 
 AgentName = Annotated[str, StringConstraints(strict=True, pattern=AGENT_NAME)]

@@ -4,7 +4,6 @@ import random
 from array import array
 from dataclasses import replace
 
-from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.core.rollout import (
     Failure,
     Origin,
@@ -19,6 +18,7 @@ from farm.core.rollout import (
     WeightSpan,
 )
 from farm.core.run import EpisodeLimits, PolicySpec, RunSpec, TaskRef, group_id, rollout_id
+from farm.core.run_options.groups import DEFAULT_GROUP_OPTIONS, GroupOptions
 
 TASK = TaskRef(id="demo/one", digest="d" * 64, image="farm-task/one:0", memory_mib=512, cpus=1.0)
 

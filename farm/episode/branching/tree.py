@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from farm.core.branching import Branching
 from farm.core.rollout import BranchPoint, Rollout
 from farm.core.run import EpisodeAssignment
+from farm.core.run_options.branching import Branching
 from farm.episode.branching.fork import copy_sandbox, shells_of, start_branch
 from farm.episode.episode import Fork, run_until_fork
 from farm.episode.events import OnEvent

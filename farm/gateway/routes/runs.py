@@ -13,9 +13,9 @@ from fastapi import APIRouter, Path, Request
 from farm.agents import UnknownAgent, named_agent
 from farm.config import Config
 from farm.core.agent import Agent
-from farm.core.group_options import SamplerKind
 from farm.core.harness import DEFAULT_HARNESS
 from farm.core.run import RETURNED, PolicySpec, RunSpec, TaskRef, is_requested
+from farm.core.run_options.groups import SamplerKind
 from farm.gateway.auth import AsOperator, AsViewer
 from farm.gateway.endpoint_warnings import warn_of_endpoints, warn_of_loopback
 from farm.gateway.errors import ApiError

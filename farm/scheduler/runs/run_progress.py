@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from farm.core.group_options import Incomplete
 from farm.core.run import (
     RETURNED,
     EpisodeAssignment,
@@ -14,6 +13,7 @@ from farm.core.run import (
     parse_rollout_id,
     rollout_id,
 )
+from farm.core.run_options.groups import Incomplete
 from farm.scheduler.messages import GroupFeedback, RunSubmitted
 from farm.scheduler.nodes import RunningEpisode
 from farm.scheduler.runs.pacing import Pacing

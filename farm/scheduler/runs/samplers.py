@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from farm.core.group_options import SamplerKind
 from farm.core.run import RunSpec
+from farm.core.run_options.groups import SamplerKind
 
 EVIDENCE = 8
 """The judged members that a task needs before its solve rate counts. They are those of its latest groups."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.core.group_options import GroupOptions, Incomplete
 from farm.core.policy_document import PolicyDocument
 from farm.core.rollout import Status
+from farm.core.run_options.groups import GroupOptions, Incomplete
 from farm.store import RunState, Store
 from sandboxes import BootError
 from tests.support.farm.node_cluster import Cluster, until

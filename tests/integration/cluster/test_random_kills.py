@@ -15,9 +15,9 @@ from typing import Any
 import docker
 import pytest
 
-from farm.core.branching import Branching
 from farm.core.rollout import check
 from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
+from farm.core.run_options.branching import Branching
 from farm.store import Store
 from farm.tasks import pack, task_ref
 from sandboxes.toolserver.toolbox import Toolbox

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from farm.core.branching import Branching
+from farm.core.run_options.branching import Branching
 from farm.schemas.rollout import RolloutHead
 from farm.store import RunState
 from sandboxes.errors import BootError

@@ -2,9 +2,9 @@
 
 import pytest
 
-from farm.core.branching import Branching
 from farm.core.rollout import Rollout, check
 from farm.core.run import EpisodeAssignment, PolicySpec, rollout_id
+from farm.core.run_options.branching import Branching
 from farm.episode import Delivered, EpisodeJournal, NodeServices, Policy, Tree
 from farm.tasks.bundle import TaskBundle
 from sandboxes import DockerRuntime, OciRuntime

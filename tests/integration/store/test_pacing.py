@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.core.group_options import GroupOptions, SamplerKind, Stragglers
 from farm.core.policy_document import PolicyDocument
 from farm.core.rollout import InvalidRollout, Status
+from farm.core.run_options.groups import GroupOptions, SamplerKind, Stragglers
 from farm.store import GroupNews, LeaseFilter, RunState, Store, StreamState
 from tests.support.redis_server import running_store
 from tests.support.rollouts import make_rollout, run_spec

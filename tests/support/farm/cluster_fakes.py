@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from farm.core.branching import Branching
-from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
+from farm.core.run_options.branching import Branching
+from farm.core.run_options.groups import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.node.image_cache import ImageCache
 from farm.node.resources import NodeConfig, NodeResources
 from farm.policy import EndpointPool, PolicyRoutes, make_policy

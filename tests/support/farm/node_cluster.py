@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from farm.core.branching import Branching
-from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
+from farm.core.run_options.branching import Branching
+from farm.core.run_options.groups import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.node.agent import AgentSettings, NodeAgent
 from farm.node.image_cache import ImageCache
 from farm.node.resources import NodeResources

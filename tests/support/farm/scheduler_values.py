@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from farm.core.branching import Branching
-from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.core.rollout import Failure, Origin, Status, StopReason
 from farm.core.run import EpisodeAssignment, EpisodeLimits, EpisodeReport, PolicySpec, RunSpec, TaskRef
+from farm.core.run_options.branching import Branching
+from farm.core.run_options.groups import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.scheduler.messages import EpisodeEnded, Heartbeat, Load, PressureStall
 
 NOP = PolicySpec("nop")

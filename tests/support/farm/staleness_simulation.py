@@ -8,8 +8,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from farm.core.group_options import GroupOptions, Stragglers
 from farm.core.run import RETURNED, PolicySpec, group_ordinal
+from farm.core.run_options.groups import GroupOptions, Stragglers
 from farm.scheduler.messages import (
     Command,
     GroupFeedback,

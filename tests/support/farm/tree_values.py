@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from farm.core.branching import Branching
 from farm.core.harness import DEFAULT_HARNESS, Harness
 from farm.core.rollout import Rollout, check
 from farm.core.run import EpisodeAssignment, PolicySpec, rollout_id
+from farm.core.run_options.branching import Branching
 from farm.episode import Delivered, EpisodeJournal, JournalDirectory, NodeServices, Tree
 from farm.policy.base import PLAIN, Message, Reply, ReplyOptions
 from farm.tasks.bundle import TaskBundle

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from farm.core.group_options import GroupOptions, Incomplete, SamplerKind
 from farm.core.rollout import Failure, Origin
 from farm.core.run import EpisodeAssignment, PolicySpec
+from farm.core.run_options.groups import GroupOptions, Incomplete, SamplerKind
 from farm.scheduler.messages import (
     Command,
     GroupFeedback,

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from farm.core.branching import Branching
-from farm.core.group_options import GroupOptions, Incomplete, SamplerKind
 from farm.core.run import RETURNED, EpisodeAssignment, RunSpec, TaskRef
+from farm.core.run_options.branching import Branching
+from farm.core.run_options.groups import GroupOptions, Incomplete, SamplerKind
 from farm.scheduler.messages import (
     Command,
     DrainNode,

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.group_options import GroupOptions, SamplerKind
+from farm.core.run_options.groups import GroupOptions, SamplerKind
 from farm.scheduler.runs.samplers import (
     EVIDENCE,
     MAX_POSTPONED,

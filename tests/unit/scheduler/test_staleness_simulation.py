@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from farm.core.group_options import GroupOptions, Stragglers
 from farm.core.run import RETURNED
+from farm.core.run_options.groups import GroupOptions, Stragglers
 from tests.support.farm.staleness_simulation import BATCH, TASKS, Simulation
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from farm.core.branching import Branching
-from farm.core.group_options import DEFAULT_GROUP_OPTIONS, Incomplete
+from farm.core.run_options.branching import Branching
+from farm.core.run_options.groups import DEFAULT_GROUP_OPTIONS, Incomplete
 from farm.schemas.request_body import RequestBody
 from farm.schemas.requests import NOT_AVAILABLE, CreateRun, EmptyBody, LeaseBody
 from farm.schemas.validation_messages import complaints

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from farm.core.group_options import DEFAULT_GROUP_OPTIONS, GroupOptions, Incomplete, SamplerKind
+from farm.core.run_options.groups import DEFAULT_GROUP_OPTIONS, GroupOptions, Incomplete, SamplerKind
 from farm.schemas.run_encoding import dump_run_spec, load_run_spec
 from tests.support.rollouts import run_spec
 
