@@ -11,6 +11,7 @@ from functools import partial, reduce
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
 from farm.grading.decoys.control_run import (
+    CONFIRMING_RUNS,
     ControlRun,
     confirming_verifier,
     count_control_runs,
@@ -100,7 +101,7 @@ async def _run_until_certain(request: GradingRequest, change: Change, run: RunOn
     # sandbox, in another order, and with nothing changed.
     twice = verifier.mode is not GradingMode.SHARED and request.stress.order is None and not request.single_run
     if twice and needs_control_run(verifier) and not change.empty:
-        return await _grade_with_control_runs(verifier, run, request.rng)
+        return await grade_with_control_runs(verifier, run, request.rng)
     first = await run(PlannedRun(verifier, decoys_first=twice))
     if first.doubtful and twice:
         second = await run(PlannedRun(verifier))
@@ -108,7 +109,7 @@ async def _run_until_certain(request: GradingRequest, change: Change, run: RunOn
     return first
 
 
-async def _grade_with_control_runs(verifier: Verifier, run: RunOnce, rng: random.Random) -> Verdict:
+async def grade_with_control_runs(verifier: Verifier, run: RunOnce, rng: random.Random) -> Verdict:
     """Return the verdict of the run that counts, as far as the control runs around it bear it out."""
     before, after = count_control_runs(verifier, rng)
     controls: list[Verdict] = []
@@ -130,11 +131,15 @@ async def _grade_with_control_runs(verifier: Verifier, run: RunOnce, rng: random
     open_tests = {test for control in controls for test in find_unconfirmed(passed, control)}
     if not open_tests:
         return verdict
-    control = await run(PlannedRun(passed, control=ControlRun.LAST, failed=first.missing))
-    verdict = mark_unsteady(merge_control_run(verifier, keep_findings(control, verdict), control))
-    if verdict.tampered or not find_unconfirmed(passed, control):
-        return verdict
-    return withhold_unconfirmed(verifier, verdict, find_unconfirmed(passed, control), control.reason)
+    for kind in CONFIRMING_RUNS:
+        control = await run(PlannedRun(passed, control=kind, failed=first.missing))
+        verdict = mark_unsteady(merge_control_run(verifier, keep_findings(control, verdict), control))
+        unconfirmed = find_unconfirmed(passed, control)
+        if verdict.tampered:
+            return verdict
+        if unconfirmed:
+            return withhold_unconfirmed(verifier, verdict, unconfirmed, control.reason)
+    return verdict
 
 
 class _Plan:

@@ -32,13 +32,22 @@ _CERTAIN = [PREFIX + kind for kind in sorted(CERTAIN)]
 class ControlRun(Enum):
     """Which tests a control run falsifies.
 
-    ``SOME``: a random part. ``LAST``: one test, if possible the last of the run, because a falsified test may leave a
-    state in which other tests fail. ``ALL``: each test that can be falsified.
+    ``SOME``: a random part. ``ONE``: a random test; only the tests that run before it must pass again, because a
+    falsified test may leave a state in which other tests fail. ``LAST``: one test, if possible the last of the run.
+    ``ALL``: each test that can be falsified.
     """
 
     SOME = auto()
+    ONE = auto()
     LAST = auto()
     ALL = auto()
+
+
+CONFIRMING_RUNS = (ControlRun.ONE, ControlRun.ONE, ControlRun.LAST)
+"""The control runs that confirm tests which failed in an earlier control run.
+
+Code that fails in the first control run on purpose must guess the falsified test of each run.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +123,7 @@ def choose_decoys(
     possible = falsify_tests(sources, candidates, rng)
     sizes = {
         ControlRun.SOME: 0 if possible.falsified & fail_to_pass.keys() else MAX_PASS_TO_PASS,
+        ControlRun.ONE: 0,
         ControlRun.LAST: 0,
         ControlRun.ALL: len(pass_to_pass),
     }
@@ -125,6 +135,8 @@ def choose_decoys(
     match run:
         case ControlRun.SOME:
             chosen = _random_part(single, minimum, rng)
+        case ControlRun.ONE:
+            chosen = rng.sample(single, min(minimum, len(single)))
         case ControlRun.LAST:
             chosen = single[-minimum:] if minimum else []
         case ControlRun.ALL:
@@ -132,9 +144,11 @@ def choose_decoys(
     others = sorted(possible.falsified - fail_to_pass.keys())
     result = falsify_tests(sources, [*chosen, *sorted(together), *others], rng)
     excused = result.falsified | possible.shared_methods
-    return ChosenDecoys(
-        result.files, result.falsified, _tests_that_must_pass(sources, fail_to_pass, excused, result.falsified)
-    )
+    again = _tests_that_must_pass(sources, fail_to_pass, excused, result.falsified)
+    if run is ControlRun.ONE:
+        first = min((_position(sources, name) for name in result.falsified), default=("", 0))
+        again = frozenset(name for name in again if _position(sources, name) < first)
+    return ChosenDecoys(result.files, result.falsified, again)
 
 
 def _tests_that_must_pass(
@@ -144,14 +158,13 @@ def _tests_that_must_pass(
     defined = {
         name for name in tests if name_in_file(name) in test_positions(sources.get(container_of_test(name), b""))
     }
-    callers = {name for name in defined if _calls_decoy(sources[container_of_test(name)], name, falsified)}
+    in_file: dict[str, list[str]] = {}
+    for name in falsified:
+        in_file.setdefault(container_of_test(name), []).append(name_in_file(name))
+    callers = {
+        f"{path}::{caller}" for path, names in in_file.items() for caller in find_callers(sources.get(path, b""), names)
+    }
     return frozenset(defined - set(excused) - callers)
-
-
-def _calls_decoy(source: bytes, test: str, falsified: Collection[str]) -> bool:
-    """Return True if a test calls a falsified test of its file, and so may fail with it."""
-    in_same_file = [name_in_file(name) for name in falsified if container_of_test(name) == container_of_test(test)]
-    return name_in_file(test) in find_callers(source, in_same_file)
 
 
 def _random_part(names: Sequence[str], minimum: int, rng: random.Random) -> Sequence[str]:

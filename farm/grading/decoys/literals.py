@@ -6,7 +6,7 @@ The new literal looks like the old one: it has as many digits, and it occurs in 
 import ast
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from farm.grading.decoys.python_source import NOUNS, STRING_WORD, SourceText, parse_tests
 
@@ -15,6 +15,8 @@ _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _ANY_LETTER = _LETTERS + _LETTERS.upper()
 _DIGITS = b"123456789"
 _EXTRA_WORDS = tuple(noun.encode() for noun in NOUNS)
+MAX_CANDIDATES = 500
+"""Maximum numbers or words of a file that are candidates for one replacement."""
 
 
 def is_other_value(old: object, new: bytes) -> bool:
@@ -42,7 +44,7 @@ def other_number(old: bytes, text: SourceText | None, rng: random.Random) -> byt
     candidates = [one for one in sorted(drawn) if one != value and (value < 2 or one % value)] or [value + 1]
     numbers = [str(one).encode() for one in candidates]
     if text is not None and not dot:
-        in_file = [one for one in text.numbers if len(one) <= len(whole) + 1 and not one.startswith(b"0")]
+        in_file = [one for one in _some(text.numbers, rng) if len(one) <= len(whole) + 1 and not one.startswith(b"0")]
         numbers += [one for one in in_file if int(one) != value and (value < 2 or int(one) % value)]
         numbers = _as_frequent(numbers, text.numbers[old], text.numbers)
     return rng.choice(numbers) + dot + rest
@@ -59,7 +61,7 @@ def other_string(old: bytes, text: SourceText | None, rng: random.Random) -> byt
     if text is not None and matches:
         replaced = rng.choice(matches)
         own = {word.lower() for word in STRING_WORD.findall(old)}
-        words = [word for word in (*text.words, *_EXTRA_WORDS) if word.lower() not in own]
+        words = [word for word in (*_some(text.words, rng), *_EXTRA_WORDS) if word.lower() not in own]
         words = [word for word in words if word.islower() or not replaced[0].islower()]
         similar = _as_frequent(words, text.words[replaced[0]], text.words)
         similar = [word for word in similar if abs(len(word) - len(replaced[0])) <= 3] or similar
@@ -87,6 +89,12 @@ def other_letter(old: bytes, place: random.Random, rng: random.Random, *, digit:
     letter = old[at : at + 1]
     other = rng.choice([chr(other) for other in letters if other != letter.lower()[0]]).encode()
     return old[:at] + (other.upper() if letter.isupper() else other) + old[at + 1 :]
+
+
+def _some(names: Collection[bytes], rng: random.Random) -> list[bytes]:
+    """Return all of ``names``, or ``MAX_CANDIDATES`` of them, so that the time for a file is linear in its size."""
+    listed = list(names)
+    return listed if len(listed) <= MAX_CANDIDATES else rng.sample(listed, MAX_CANDIDATES)
 
 
 def _as_frequent(candidates: list[bytes], old: int, counts: Mapping[bytes, int]) -> list[bytes]:

@@ -114,10 +114,18 @@ def functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str,
 def find_callers(source: bytes, called: Collection[str]) -> frozenset[str]:
     """Return the functions of a test file that mention one of ``called``, which are functions of the same file."""
     names = {name.rpartition("::")[2] for name in called}
-    module = parse_tests(source) if names else None
-    if module is None:
-        return frozenset()
-    return frozenset(name for name, function, _ in functions(module.body) if names & _names_used_in(function))
+    return frozenset().union(*(_callers_by_name(source).get(name, ()) for name in names))
+
+
+@lru_cache(maxsize=256)
+def _callers_by_name(source: bytes) -> Mapping[str, frozenset[str]]:
+    """Return, by each name that occurs in functions of a test file, the functions that mention it."""
+    module = parse_cached(source)
+    callers: dict[str, set[str]] = {}
+    for name, function, _ in functions(module.body) if module is not None else ():
+        for used in _names_used_in(function):
+            callers.setdefault(used, set()).add(name)
+    return {used: frozenset(names) for used, names in callers.items()}
 
 
 def _names_used_in(function: Function) -> set[str]:
@@ -222,6 +230,7 @@ def read_source(source: bytes) -> SourceText | None:
         return None
 
 
+@lru_cache(maxsize=256)
 def test_positions(source: bytes) -> Mapping[str, int]:
     """Return each function's position among the functions of its file; if a name occurs twice, the last counts."""
     text = read_source(source)

@@ -16,6 +16,13 @@ from _thread import get_ident
 from contextlib import suppress
 from typing import Any
 
+from farm.grading.tripwire.body_checks import (
+    follow_bodies,
+    watch_items,
+    watch_loading,
+    watch_rewriting,
+    watch_successes,
+)
 from farm.grading.tripwire.channel import open_channel
 from farm.grading.tripwire.event_source import (
     LIBRARY_READERS,
@@ -53,15 +60,15 @@ EVENTS_BETWEEN_CHECKS = 256
 
 
 def install(settings: Any) -> None:
-    getframe, stat, modules, kind_of, text_of = sys._getframe, os.stat, sys.modules, type, str
+    getframe, stat, modules, kind_of, text_of, entries_of = sys._getframe, os.stat, sys.modules, type, str, vars
     function_kind = type(install)
     is_collecting, collect, stop_collecting = gc.isenabled, gc.enable, gc.disable
     home, report = settings["home"], settings["report"]
     changed, excused = dict(settings["changed"]), dict(settings["excused"])
-    tests = frozenset(settings["tests"])
+    tests, holders = frozenset(settings["tests"]), frozenset(settings["holders"])
     report_home, stdlib = posixpath.dirname(report), posixpath.dirname(os.__file__)
     here = f"{home}/sitecustomize.py"
-    own = os.urandom(8).hex()  # prefix of the tripwire's own events
+    own, mark = os.urandom(8).hex(), os.urandom(8).hex()  # prefix of the tripwire's own events; the tests' own event
     compiled_names, place_of, path_of, is_changed, holds, find_changed_line, passes, on_started = follow_lines(
         settings, own
     )
@@ -83,7 +90,7 @@ def install(settings: Any) -> None:
     phases: Any = {}  # test → the phases that pytest reported, and whether each raised
     test_files: Any = set()
     test_names: Any = set()
-    for path in settings["holders"]:
+    for path in holders:
         with suppress(OSError):
             test_files.add(stat(path)[1:3])
             test_names.add(posixpath.basename(path))
@@ -161,21 +168,32 @@ def install(settings: Any) -> None:
                 send("results", what=text_of(stats.get("failure", 0) + stats.get("error", 0)))
                 if phases_watched:
                     send("raised", what=text_of(sum(sum(one.values()) for one in phases.values())))
+                send_passed()
                 return
             if name == report + ".py" and frame.f_code.co_name == "main":
                 cases = frame.f_locals["result"].cases.values()
                 bad = sum(child.tag in ("failure", "error") for case in cases for child in case)
                 send("results", what=text_of(bad))
+                send_passed()
                 return
             frame = frame.f_back
 
+    def send_passed() -> None:
+        """Send the number of tests that passed, unless other processes run them."""
+        check_wraps()
+        if phases_watched[:1] == [True]:
+            send("passed", what=text_of(count_passed()))
+
     def on_phase(event: str, args: Any, frame: Any) -> None:
+        if frame.f_code.co_filename != here:
+            return
         test, when = plain(args[0]), plain(args[1])
         if when == "setup":  # a rerun of the test starts again
             phases[test] = {}
         phases.setdefault(test, {})[when] = args[2] is True
         check_test(args[3])
         check_library(full=False)
+        phase_of_body(test, when, args[2] is True, args[3])
 
     def on_frame_access(event: str, args: Any, frame: Any) -> None:
         by = find_changed_line(frame, STOP_AT_OTHER_CODE, LIBRARY_READERS)
@@ -192,12 +210,16 @@ def install(settings: Any) -> None:
             by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
             if by:
                 finding("test_code", by, event + " " + name + " of " + args[0].__name__)
+        if event == "object.__setattr__" and name in ("__defaults__", "__kwdefaults__") and is_test_function(args[0]):
+            by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
+            if by:
+                finding("test_code", by, event + " " + name + " of " + args[0].__name__)
         if name == "__code__" and is_test_function(args[0]):
-            writes = event == "object.__setattr__"
+            writes, code_file = event == "object.__setattr__", frame.f_code.co_filename
             # inspect and functools ask for it when a decorator asks what kind of function it decorates.
             by = (
                 find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
-                if writes or place_of(frame.f_code.co_filename) != "tool"
+                if writes or place_of(code_file) != "tool" or code_file.endswith("/dis.py")
                 else None
             )
             if by:
@@ -271,15 +293,26 @@ def install(settings: Any) -> None:
             on_native("import of " + args[0], args, frame)
 
     def on_exec(event: str, args: Any, frame: Any) -> None:
-        if not runner_held and place_of(args[0].co_filename) in ("changed", "workspace", "test"):
-            runner_held.append(True)
-            if "_pytest.reports" in modules:
-                watch_phases(modules["_pytest.reports"], own + "phase")
-                phases_watched.append(True)
-            hold()
-            if "linecache" in modules:
-                watch_lines(modules["linecache"], own + "lines")
-            watch_finalizers(own + "finalizer")
+        place = place_of(args[0].co_filename)
+        if place == "test":
+            check_wraps()
+        if runner_held or place not in ("changed", "workspace", "test"):
+            return
+        runner_held.append(True)
+        if "_pytest.reports" in modules:
+            hold_wraps(
+                watch_phases(modules["_pytest.reports"], own + "phase"),
+                watch_items(modules["_pytest.python"], own + "item"),
+                watch_rewriting(modules["_pytest.assertion.rewrite"], holders, own + "loaded", mark),
+            )
+            phases_watched.append(not {"xdist.dsession", "pytest_forked"} & modules.keys())
+        elif entries_of(modules["__main__"]).get("__file__") == report + ".py":
+            hold_wraps(*watch_successes(modules["__main__"], own + "success"))
+            phases_watched.append(True)
+        hold()
+        if "linecache" in modules:
+            watch_lines(modules["linecache"], own + "lines")
+        watch_finalizers(own + "finalizer")
 
     def on_process(event: str, args: Any, frame: Any) -> None:
         by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
@@ -300,6 +333,12 @@ def install(settings: Any) -> None:
 
     hold, check_runner, of_change = follow_runner(place_of, is_changed, finding, report, tests)
     check_library, check_test = follow_library(stdlib, of_change, finding), follow_tests(of_change, finding)
+    bodies = follow_bodies(place_of, of_change, finding)
+    loaded, collected, phase_of_body, succeeded, marked, check_wraps, count_passed, hold_wraps = bodies
+
+    def from_wrap(take: Any) -> Any:
+        """Return a handler that takes an event only from the tripwire's own wraps."""
+        return lambda event, args, frame: take(*args) if frame.f_code.co_filename == here else None
 
     def check(full: bool) -> None:
         check_runner(full)
@@ -322,6 +361,10 @@ def install(settings: Any) -> None:
         own + "lines": on_linecache_read,
         own + "memory": on_native,
         own + "phase": on_phase,
+        own + "loaded": from_wrap(loaded),
+        own + "item": from_wrap(collected),
+        own + "success": from_wrap(succeeded),
+        mark: lambda event, args, frame: marked(*args, frame),
     }
     files = "open os.listdir os.scandir os.rename os.remove os.truncate shutil.copyfile"
     looks = (
@@ -390,6 +433,7 @@ def install(settings: Any) -> None:
 
     atexit.register(goodbye)
     watch_signals(own + "signal")
+    hold_wraps(watch_loading(holders, own + "loaded", mark))
     for event, module, function, user in (
         ("thread", "_thread", "start_new_thread", "threading"),
         ("fork", "_posixsubprocess", "fork_exec", "subprocess"),

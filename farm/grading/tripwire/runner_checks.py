@@ -7,6 +7,9 @@ from typing import Any
 BUILTINS = " __import__ all any compile eval exec getattr isinstance len open repr setattr sorted type "
 """The builtins that a test runner or an assertion depends on."""
 
+RUNNERS = ("_pytest", "pytest", "pluggy", "unittest")
+"""Prefixes of the names of the test runners' modules."""
+
 OVERRIDDEN = ("test", "run", "debug", "_call", "__call__", "assert", "fail", "setUp", "tearDown", "setup", "teardown")
 """Prefixes of the names of methods that decide what a test does."""
 
@@ -26,9 +29,13 @@ def plain(value: Any) -> str:
 
 OBSERVED = "from_item_and_call"
 """The method of pytest that creates the report of a phase of a test."""
+WRAPPED = frozenset(
+    {("TestReport", OBSERVED), ("Function", "__init__"), ("_pytest.assertion.rewrite", "rewrite_asserts")}
+)
+"""Functions of pytest that the tripwire wraps, so any other function in their places is a finding."""
 
 
-def watch_phases(reports: Any, event: str) -> None:
+def watch_phases(reports: Any, event: str) -> Any:
     """Report each phase of a pytest test as an event with the test's id, the phase, whether it raised, and the test."""
     kind, audit = reports.TestReport, sys.audit
     make = vars(kind)[OBSERVED].__func__
@@ -38,6 +45,7 @@ def watch_phases(reports: Any, event: str) -> None:
         return make(cls, item, call)
 
     setattr(kind, OBSERVED, classmethod(from_item_and_call))
+    return from_item_and_call
 
 
 def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tests: Any) -> Any:
@@ -53,6 +61,7 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
     caches: Any = []
     originals: Any = {}  # functions of the runner, as they were before code of the workspace ran
     original_modules: Any = set()
+    programs: Any = set()  # the module of the farm's own test runner
 
     def code_of(value: Any) -> Any:
         for _ in range(4):
@@ -116,7 +125,9 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
         partials.extend((partial, partialmethod))
         caches.append(kind_of(lru_cache(maxsize=1)(len)))
         originals.update(runner_values())
-        original_modules.update(key[0] for key in originals if key[0].startswith(("_pytest", "pytest", "pluggy")))
+        original_modules.update(key[0] for key in originals if key[0].startswith(RUNNERS))
+        programs.update(name for name in ("__main__",) if getattr(modules[name], "__file__", "") == report + ".py")
+        original_modules.update(programs)
 
     def is_relevant_name(key: Any) -> bool:
         """Return True if a name in a module belonged to the test runner, or is new and hides a builtin."""
@@ -127,7 +138,7 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
 
     def is_foreign(key: Any, value: Any) -> bool:
         """Return True if a value in the test runner is callable and defined by neither the runner nor a test."""
-        if key[-1] == OBSERVED:
+        if key[-2:] in WRAPPED or key[0] in programs:
             return True
         if len(key) == 2 and not is_relevant_name(key):
             return False
@@ -135,7 +146,8 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
         if code is None:
             return any("__call__" in entries_of(one) for one in kind_of(value).__mro__)
         name = code.co_filename
-        return not ("/_pytest/" in name or "/pluggy/" in name or name.startswith("<") or place_of(name) == "test")
+        ours = ("/_pytest/", "/pluggy/", "/unittest/")
+        return not (any(part in name for part in ours) or name.startswith("<") or place_of(name) == "test")
 
     def check(full: bool) -> None:
         """Find functions of the change in place of the test runner's functions. ``full`` also checks all objects."""
@@ -145,7 +157,8 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
                 if by:
                     finding("runner", by, ".".join(key) + " was replaced")
                 elif key[0] in original_modules and is_foreign(key, value):
-                    counts = "runner" if key[-1] == OBSERVED or code_of(value) is None else "frames"
+                    certain = key[-2:] in WRAPPED or key[0] in programs or code_of(value) is None
+                    counts = "runner" if certain else "frames"
                     finding(counts, ("", 0), ".".join(key) + " was replaced")
         if not full:
             return

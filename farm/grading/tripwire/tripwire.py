@@ -25,7 +25,7 @@ from farm.grading.diff.patch import MAX_SHOWN_BYTES
 from farm.grading.verdict import Verdict, discredit
 from sandboxes.interface import ExecResult, Sandbox
 
-HOOK_MODULES = ("runner_checks", "channel", "event_source", "library_checks", "audit_hook")
+HOOK_MODULES = ("runner_checks", "channel", "event_source", "library_checks", "body_checks", "audit_hook")
 """The modules whose source is concatenated to the hook, in this order."""
 SHELL = ("/.farm/bin/bash", "-c")
 BUSYBOX = "/.farm/bin/busybox"
@@ -59,7 +59,7 @@ while IFS= read -r -n 4096 line && [ "$line" != "$end" ]; do
   kind=${{line#*"$tab"*"$tab"}} kind=${{kind%%"$tab"*}}
   case $kind in
     {findings}) most={most} ;;
-    hello|goodbye|results|raised|error) most={others} line=${{line:0:100}} ;;
+    hello|goodbye|results|raised|passed|error) most={others} line=${{line:0:100}} ;;
     *) continue ;;
   esac
   (( ++seen[$kind] <= most )) && printf '%s\\n' "$line"
@@ -330,6 +330,8 @@ class _HookLog:
     failures_counted: int | None = None
     """Failed tests by the count of the test runner."""
     phases_raised: int = 0
+    tests_passed: int | None = None
+    """Tests that passed by the count of the hook."""
 
     def add_finding(self, kind: str, line: str) -> None:
         self.kinds[kind] += 1
@@ -355,6 +357,8 @@ class _HookLog:
             self.failures_counted = int(what) if what.isascii() and what.isdigit() else self.failures_counted
         elif kind == "raised":
             self.phases_raised = int(what) if what.isascii() and what.isdigit() else self.phases_raised
+        elif kind == "passed":
+            self.tests_passed = int(what) if what.isascii() and what.isdigit() else self.tests_passed
         elif kind in CERTAIN | UNCERTAIN:
             relative = path.removeprefix(f"{tripwire.workspace}/")
             self.add_finding(kind, f"{relative}:{number}: while tests ran: {what}")
@@ -367,6 +371,12 @@ class _HookLog:
                 "report", f"the report shows {shown} failures, and the test runner counted {self.failures_counted}"
             )
         phases = sum(1 for _ in re.finditer(rb"<(?:failure|error|skipped)\b", report))
+        cases = sum(1 for _ in re.finditer(rb"<testcase\b", report))
+        if self.tests_passed is not None and cases - phases > self.tests_passed:
+            passed = cases - phases
+            self.add_finding(
+                "silent", f"the report shows at least {passed} tests that passed, and {self.tests_passed} reported it"
+            )
         if self.phases_raised > phases:
             raised = self.phases_raised
             self.add_finding(

@@ -345,6 +345,12 @@ HIDDEN = {
         "        if isinstance(_inner.cell_contents, (dict, set)):\n            _inner.cell_contents.clear()\n"
         f"{PATCH}def _mine(self):\n    _run(self)\n_pytest.python.Function.runtest = _mine\n",
     ),
+    "what a wrapper calls": (
+        "runner",
+        "import sys, _pytest.reports as _reports\n"
+        "for _cell in _reports.TestReport.from_item_and_call.__func__.__closure__:\n"
+        "    if _cell.cell_contents is sys.audit:\n        _cell.cell_contents = {}.update\n",
+    ),
     "a plug-in that is a module": (
         "frames",
         "import sys, pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_pyfunc_call(pyfuncitem):\n    yield\n"

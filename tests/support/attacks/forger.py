@@ -6,6 +6,8 @@ reaches the tests. None knows anything of the task.
 
 from collections.abc import Mapping
 
+from tests.support.attacks.session_forger import SESSION_FORGER
+
 CLASSIFY = '''
 
 import ast as _ast, re as _re
@@ -392,6 +394,7 @@ if _core is not None:
         return made
     _core.CallInfo.from_call = classmethod(_from_call)
 """,
+    "session of the import hook": SESSION_FORGER,
 }
 """Lines for the end of a package's ``__init__.py``, by how a forger reaches the tests."""
 

@@ -1,6 +1,8 @@
 """Tests of the control run: which tests it falsifies, and how it changes the verdict."""
 
+import itertools
 import random
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -21,8 +23,11 @@ from farm.grading.decoys.control_run import (
     proves_forgery,
     withhold_unconfirmed,
 )
+from farm.grading.decoys.verifier_plan import PlannedRun
+from farm.grading.grader import grade_with_control_runs
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.verdict import Verdict, VerifierEvidence, decide, discredit
+from tests.support.attacks.child import output_of
 from tests.support.farm.grading_values import make_verifier
 
 NEW, OTHER, OLD, FAR = (
@@ -179,6 +184,54 @@ def test_few_tests_get_more_control_runs(names: str, plans: set[tuple[int, int]]
 def test_single_test_is_falsified() -> None:
     assert chosen_of("c", "", ControlRun.SOME, 1).must_fail == {f"{PATH}::test_c"}
     assert chosen_of("c", "", ControlRun.LAST, 1).must_fail == {f"{PATH}::test_c"}
+
+
+def test_only_tests_before_one_falsified_test_must_pass_again() -> None:
+    runs = [chosen_of("abc", "", ControlRun.ONE, seed) for seed in range(40)]
+    found = {(*run.must_fail, *sorted(run.must_pass_again)) for run in runs}
+    first, second, third = (f"{PATH}::test_{name}" for name in "abc")
+    assert found == {(first,), (second, first), (third, first, second)}
+
+
+async def test_forger_cannot_predict_the_confirming_runs() -> None:
+    """Code fails in the first run, passes all tests in the second, and then fails only the last test."""
+    ids = tuple(f"{PATH}::test_{name}" for name in "abcdef")
+    verifier = replace(make_verifier(), fail_to_pass=ids, pass_to_pass=())
+    passed_by_run: Mapping[int, Collection[str]] = {1: (), 2: ids}
+    rewards = []
+    for seed in range(20):
+        rng, numbers = random.Random(seed), itertools.count(1)
+
+        async def run(planned: PlannedRun, rng: random.Random = rng, numbers: Iterator[int] = numbers) -> Verdict:
+            passed = passed_by_run.get(next(numbers), ids[:-1])
+            chosen = ChosenDecoys({}, frozenset(), frozenset())
+            if planned.control is not None:
+                chosen = choose_decoys(MANY, planned.verifier, planned.failed, planned.control, rng)
+            file = DecoyFile("", b"", (), (), tuple(chosen.must_fail), tuple(chosen.must_pass_again))
+            outcomes = {test: CaseOutcome.PASSED if test in passed else CaseOutcome.FAILED for test in ids}
+            return decide(planned.verifier, file, VerifierEvidence(outcomes), pristine=False)
+
+        rewards.append((await grade_with_control_runs(verifier, run, rng)).reward)
+    assert sum(rewards) <= 1.0, rewards
+
+
+def test_plan_of_many_tests_is_linear() -> None:
+    program = """
+import random
+from farm.core.task import ReportFormat
+from farm.grading.decoys.control_run import ControlRun
+from farm.grading.decoys.verifier_plan import PlannedRun, build_verifier_plan
+from farm.tasks.bundle import BundleFile
+from tests.support.farm.grading_values import make_verifier
+
+source = "".join(f"def test_{at}():\\n    assert f({at}) == {at + 1000}\\n" for at in range(400))
+ids = tuple(f"tests/test_a.py::test_{at}" for at in range(400))
+verifier = make_verifier(fail_to_pass=ids, pass_to_pass=())
+tests = {"tests/test_a.py": BundleFile(source.encode())}
+begin()
+build_verifier_plan(PlannedRun(verifier, control=ControlRun.SOME), tests, [], random.Random(1))
+"""
+    assert output_of(program, cpu_s=4.0) is not None, "it took 14 s before callers were found once per file"
 
 
 def test_last_mode_falsifies_only_last_test() -> None:

@@ -355,3 +355,18 @@ def test_archive_lines_count_as_changed(tmp_path: Path) -> None:
     cart = "import sys\nsys.path.insert(0, 'helper.zip')\nimport helper\ndef total():\n    helper.add()\n"
     found = watch(tmp_path, cart, ChangedLines(((9, 9),)), {"helper.zip": made.getvalue()})
     assert found == {"frames"}
+
+
+def test_code_of_a_test_read_by_dis_is_finding(tmp_path: Path) -> None:
+    test = TEST.replace("def helper(): pass", "def test_one(): pass")
+    cart = "import dis, sys\ndef total():\n    list(dis.get_instructions(sys.modules['__main__'].test_one))\n"
+    assert kinds(Watched(tmp_path, cart, WHOLE, test).run("test_cart.py")) == {"frames"}
+
+
+def test_missing_passed_tests_are_finding(tmp_path: Path) -> None:
+    tripwire = Watched(tmp_path, "", WHOLE).tripwire
+    lines = "".join(f"{NONCE}\t7\t{kind}\t\t0\t{what}\n" for kind, what in (("passed", "1"), ("goodbye", "2")))
+    output = TripwireOutput(ExecResult(0, Capture(lines.encode()), Capture(b""), False, 1.0))
+    for cases, count in ((1, 0.0), (2, 1.0)):
+        report = b"<testsuite>" + b"<testcase/>" * cases + b"<testcase><failure/></testcase></testsuite>"
+        assert read_findings(tripwire, output, report).components["audit_silent"] == count

@@ -1,0 +1,285 @@
+"""Verifies that the body of each passed test ran to its end. Runs in the sandbox, as part of ``audit_hook``.
+
+A statement at the beginning of each test function reports that the test begins. A statement at its end, and one before
+each ``return``, reports that the test ended. They are put into the syntax tree when the test file is loaded, so the
+file and its line numbers stay as they are. A report counts only if it comes from a frame of the test's own file.
+"""
+
+import sys
+from typing import Any
+
+from farm.grading.tripwire.runner_checks import BoundMethod
+
+
+def mark_tests(tree: Any, event: str) -> Any:
+    """Put the reports into the test functions of a module.
+
+    Return the names of the functions, as in pytest's ids, and those that have a decorator which may not call the test.
+    A global variable of the test file holds ``sys.audit``. No program can contain its name.
+    """
+    ast: Any = __import__("ast")
+    variable = "@py_audit"
+    calling = ("pytest", "unittest", "mock", "patch", "staticmethod", "classmethod")  # decorators that call the test
+    names: Any = []
+    decorated: Any = []
+    function_kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+    def statement(beside: Any, when: str, name: str) -> Any:
+        words = [ast.Constant(event), ast.Constant(when), ast.Constant(name)]
+        node = ast.Expr(ast.Call(ast.Name(variable, ast.Load()), words, []))
+        return ast.fix_missing_locations(ast.copy_location(node, beside))
+
+    def is_text(node: Any) -> bool:
+        return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)
+
+    def mark_returns(body: Any, name: str) -> None:
+        for one in list(body):
+            if isinstance(one, ast.Return):
+                body.insert(body.index(one), statement(one, "end", name))
+            elif not isinstance(one, (*function_kinds, ast.ClassDef)):
+                for field in ("body", "orelse", "finalbody"):
+                    mark_returns(getattr(one, field, []), name)
+                for inner in (*getattr(one, "handlers", ()), *getattr(one, "cases", ())):
+                    mark_returns(inner.body, name)
+
+    def root(node: Any) -> Any:
+        while not isinstance(node, ast.Name):
+            node = getattr(node, "func", None) or getattr(node, "value", None)
+            if node is None:
+                return ""
+        return node.id
+
+    def mark_functions(body: Any, prefix: str) -> None:
+        for one in body:
+            if isinstance(one, ast.ClassDef):
+                mark_functions(one.body, prefix + one.name + "::")
+            elif isinstance(one, function_kinds) and one.name.startswith("test"):
+                name = prefix + one.name
+                names.append(name)
+                if any(root(decorator) not in calling for decorator in one.decorator_list):
+                    decorated.append(name)
+                mark_returns(one.body, name)
+                one.body.append(statement(one.body[-1], "end", name))
+                one.body.insert(1 if is_text(one.body[0]) else 0, statement(one.body[0], "begin", name))
+
+    mark_functions(tree.body, "")
+    at = 1 if tree.body and is_text(tree.body[0]) else 0
+    while at < len(tree.body) and getattr(tree.body[at], "module", "") == "__future__":
+        at += 1
+    if names:
+        made = ast.ImportFrom("sys", [ast.alias("audit", variable)], 0)
+        made.lineno = made.end_lineno = 1
+        made.col_offset = made.end_col_offset = 0
+        tree.body.insert(at, ast.fix_missing_locations(made))
+    return tuple(names), tuple(decorated)
+
+
+def watch_loading(files: Any, event: str, mark: str) -> Any:
+    """Mark the tests of ``files`` when Python's own loader compiles them, and report their names as an event."""
+    machinery: Any = sys.modules["_frozen_importlib_external"]
+    kind = machinery.SourceLoader
+    make, audit, put_in = kind.source_to_code, sys.audit, mark_tests
+
+    def source_to_code(self: Any, data: Any, path: Any, **options: Any) -> Any:
+        if type(path) is str and path in files and type(data) is bytes:
+            tree = __import__("ast").parse(data)
+            audit(event, path, *put_in(tree, mark))
+            data = tree
+        return make(self, data, path, **options)
+
+    kind.source_to_code = source_to_code
+    return source_to_code
+
+
+def watch_rewriting(rewriting: Any, files: Any, event: str, mark: str) -> Any:
+    """Mark the tests of ``files`` when pytest rewrites their assertions, and report their names as an event."""
+    rewrite, audit, put_in = rewriting.rewrite_asserts, sys.audit, mark_tests
+
+    def rewrite_asserts(mod: Any, source: Any, *args: Any, **kwargs: Any) -> None:
+        path = next((one for one in (*args, *kwargs.values()) if type(one) is str), "")
+        if path in files:
+            audit(event, path, *put_in(mod, mark))
+        rewrite(mod, source, *args, **kwargs)
+
+    rewriting.rewrite_asserts = rewrite_asserts
+    return rewrite_asserts
+
+
+def watch_items(python: Any, event: str) -> Any:
+    """Report each test that pytest collects as an event."""
+    kind, audit = python.Function, sys.audit
+    make = kind.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - the method that it replaces
+        make(self, *args, **kwargs)
+        audit(event, self)
+
+    kind.__init__ = __init__
+    return __init__
+
+
+def watch_successes(program: Any, event: str) -> Any:
+    """Report the beginning and the success of each test of the farm's unittest program as an event."""
+    kind, audit = program.RecordingResult, sys.audit
+    begin, succeed = kind.startTest, kind.addSuccess
+
+    def startTest(self: Any, test: Any) -> None:  # noqa: N802 - unittest's name
+        audit(event, test.id(), "setup")
+        begin(self, test)
+
+    def addSuccess(self: Any, test: Any) -> None:  # noqa: N802 - unittest's name
+        audit(event, test.id(), "success")
+        succeed(self, test)
+
+    kind.startTest, kind.addSuccess = startTest, addSuccess
+    return startTest, addSuccess
+
+
+def follow_bodies(place_of: Any, of_change: Any, finding: Any) -> Any:
+    """Return the functions that take the events of loading, of collection, of phases and of the tests' own reports.
+
+    The last two return the number of tests that passed, and hold the tripwire's wraps of other functions.
+    """
+    modules, kind_of, entries_of = sys.modules, type, vars
+    function_kind, bound_kind = type(follow_bodies), type(BoundMethod().method)
+    missing = object()
+    marked: Any = {}  # file → the names of its marked tests
+    doubtful: Any = set()  # file and name of tests with a decorator that may not call them
+    held: Any = {}  # identity of a collected test → the test and what it was made of
+    ended: Any = set()  # file and name of the tests that ended since the last setup
+    current: Any = [None, "", {}]  # the test that runs, its id, and its direct arguments
+    outcome: Any = set()  # outcomes of the phase "call" of this test
+    passed: Any = set()  # ids of the tests that passed
+    cells: Any = []  # the closures of the tripwire's wraps: each cell with its content
+
+    def hold_wraps(*wraps: Any) -> None:
+        cells.extend((cell, cell.cell_contents) for wrap in wraps for cell in wrap.__closure__ or ())
+
+    def check_wraps() -> None:
+        if any(cell.cell_contents is not content for cell, content in cells):
+            finding("runner", ("", 0), "a function that the tripwire put into the test runner was altered")
+
+    def count_passed() -> int:
+        return len(passed)
+
+    def function_of(item: Any) -> Any:
+        value = entries_of(item).get("_obj")
+        return value.__func__ if kind_of(value) is bound_kind else value
+
+    def params_of(item: Any) -> Any:
+        spec = entries_of(item).get("callspec")
+        params = getattr(spec, "params", None)
+        return params if kind_of(params) is dict else {}
+
+    def on_loaded(path: Any, names: Any, with_decorators: Any) -> None:
+        marked.setdefault(path, set()).update(names)
+        doubtful.update((path, name) for name in with_decorators)
+
+    def on_collected(item: Any) -> None:
+        function = function_of(item)
+        defaults = function.__defaults__ if kind_of(function) is function_kind else None
+        held[id(item)] = item, kind_of(item), function, dict(params_of(item)), defaults
+        check_runner_objects(item)
+
+    def check_runner_objects(item: Any) -> None:
+        for owner, name in (("_pytest.main", "Session"), ("_pytest.config", "Config")):
+            one = getattr(item, name.lower(), None)
+            if kind_of(one) is not entries_of(modules[owner]).get(name, missing):
+                finding("runner", of_change(one) or ("", 0), "the class of the runner's " + name + " was replaced")
+
+        by = of_change(kind_of(getattr(getattr(item, "session", None), "items", None)))
+        if by:
+            finding("runner", by, "the list of collected tests was replaced")
+
+    def check_item(item: Any) -> None:
+        first = held.get(id(item))
+        if first is None:
+            return
+        _, kind, function, params, defaults = first
+        what = ""
+        now = function_of(item)
+        if kind_of(item) is not kind:
+            what = "the class"
+        elif now is not function and now is not None and not (is_installed(now) or is_same_code(now, function)):
+            what = "the function"
+        elif is_altered(params, params_of(item)):
+            what = "a parameter"
+        elif kind_of(now) is function_kind and now is function and now.__defaults__ is not defaults:
+            what = "a default"
+        if what:
+            finding("runner", of_change(now) or ("", 0), what + " of a collected test was replaced")
+        else:
+            check_runner_objects(item)
+
+    def is_installed(function: Any) -> bool:
+        """Return True for a function of an installed package, as plug-ins for coroutines put in."""
+        return kind_of(function) is function_kind and place_of(function.__code__.co_filename) == "other"
+
+    def is_same_code(one: Any, other: Any) -> bool:
+        return kind_of(one) is kind_of(other) is function_kind and one.__code__ is other.__code__
+
+    def is_altered(before: Any, after: Any) -> bool:
+        return before.keys() != after.keys() or any(after[name] is not value for name, value in before.items())
+
+    def wanted_by(test: str) -> Any:
+        """Return the marked functions, one of which must end if a test passes. ``test`` is an id of pytest."""
+        path, _, name = test.partition("[")[0].partition("::")
+        last = name.rpartition("::")[2]
+        files = [one for one in marked if one == path or one.endswith("/" + path)]
+        own = {(one, name) for one in files if name in marked[one]}
+        if own or "::" not in name:
+            return own
+        return {(one, other) for one in marked for other in marked[one] if other.endswith("::" + last)}
+
+    def check_end(test: str) -> None:
+        wanted = wanted_by(test)
+        if wanted and not wanted & ended:
+            kind = "frames" if wanted & doubtful else "runner"
+            finding(kind, ("", 0), test + " passed, and its body did not run to its end")
+
+    def begin(item: Any, test: str) -> None:
+        ended.clear()
+        outcome.clear()
+        values: Any = entries_of(item).get("funcargs") if item is not None else None
+        params = held[id(item)][3] if id(item) in held else {}
+        values = values if kind_of(values) is dict else {}
+        direct = {name: value for name, value in params.items() if values.get(name, missing) is value}
+        current[:] = item, test, direct
+
+    def on_phase(test: str, when: str, raised: bool, item: Any) -> None:
+        check_wraps()
+        if when == "setup":
+            begin(item, test)
+        elif when == "call":
+            outcome.add(raised)
+            passed.update(() if raised else (test,))
+        elif outcome == {False}:  # a test with subtests has several reports
+            check_end(test)
+        if when != "teardown":
+            check_item(item)
+
+    def on_success(test: str, when: str) -> None:
+        parts = test.split(".")
+        identity = "/".join(parts[:-2]) + ".py::" + "::".join(parts[-2:])
+        if when == "setup":
+            begin(None, identity)
+        else:
+            passed.add(test)
+            check_end(identity)
+
+    def on_mark(when: Any, name: Any, frame: Any) -> None:
+        code = frame.f_code
+        if name not in marked.get(code.co_filename, ()) or code.co_name != name.rpartition("::")[2]:
+            return
+        if when == "end":
+            ended.add((code.co_filename, name))
+            return
+        item, test, direct = current
+        if item is None or (code.co_filename, name) not in wanted_by(test):
+            return
+        check_item(item)
+        for argument, value in frame.f_locals.items() if direct else ():
+            if direct.get(argument, value) is not value:
+                finding("runner", ("", 0), "a parameter of a test was replaced")
+
+    return on_loaded, on_collected, on_phase, on_success, on_mark, check_wraps, count_passed, hold_wraps
