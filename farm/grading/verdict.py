@@ -227,7 +227,10 @@ def _passed_false(
     A false version that passes while its original fails is a wrong value that happens to be wanted. ``unmet``: those
     that fail if they run; in a control run a false version has the place of its original.
     """
-    false = set(canary.must_not_pass)
+    failed_in_part = {
+        without_parameters(test) for test, outcome in outcomes.items() if outcome is not CaseOutcome.PASSED
+    }
+    false = set(canary.must_not_pass) - (failed_in_part & set(canary.partly))
     found: dict[str, None] = {}
     for test, outcome in outcomes.items() if false else ():
         name = without_parameters(test) if outcome is CaseOutcome.PASSED else ""

@@ -54,12 +54,14 @@ Code that fails in the first control run on purpose must guess the falsified tes
 class ChosenDecoys:
     """Test files with falsified tests, by path, and the results that a sound program gives.
 
-    ``must_fail``: the falsified tests. ``must_pass_again``: fail-to-pass tests as they were. Ids have no parameters.
+    ``must_fail``: the falsified tests. ``partly``: those of them of which one row is falsified.
+    ``must_pass_again``: fail-to-pass tests as they were. Ids have no parameters.
     """
 
     files: Mapping[str, bytes]
     must_fail: frozenset[str]
     must_pass_again: frozenset[str]
+    partly: frozenset[str] = frozenset()
 
 
 def needs_control_run(verifier: Verifier) -> bool:
@@ -148,7 +150,7 @@ def choose_decoys(
     if run is ControlRun.ONE:
         first = min((_position(sources, name) for name in result.falsified), default=("", 0))
         again = frozenset(name for name in again if _position(sources, name) < first)
-    return ChosenDecoys(result.files, result.falsified, again)
+    return ChosenDecoys(result.files, result.falsified, again, result.partly)
 
 
 def _tests_that_must_pass(

@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from farm.core.test_frameworks import container_of_test, containers_of_tests, without_parameters
 from farm.grading.decoys.false_asserts import ASSERTION_RECEIVERS, assertion_styles, false_assertion, imported_names
@@ -76,13 +77,15 @@ _OPERATORS: Mapping[type[ast.cmpop], tuple[bytes, bytes]] = {
 class FalsifiedFiles:
     """Test files, by path, in which some tests are falsified.
 
-    ``falsified``: ids of these tests without parameters. ``shared_methods``: requested ids whose method several
+    ``falsified``: ids of these tests without parameters. ``partly``: those of them of which one row of parameters is
+    falsified, so that the other rows pass in a sound program. ``shared_methods``: requested ids whose method several
     classes may inherit, so that they are falsified together.
     """
 
     files: Mapping[str, bytes]
     falsified: frozenset[str]
     shared_methods: frozenset[str]
+    partly: frozenset[str] = frozenset()
 
 
 def falsify_tests(sources: Mapping[str, bytes], tests: Collection[str], rng: random.Random) -> FalsifiedFiles:
@@ -93,13 +96,15 @@ def falsify_tests(sources: Mapping[str, bytes], tests: Collection[str], rng: ran
     """
     files: dict[str, bytes] = {}
     falsified: set[str] = set()
+    partly: set[str] = set()
     names = dict.fromkeys(map(without_parameters, tests))
     inherited: dict[tuple[str, str], list[str]] = {}
     shared: set[str] = set()
     for path in containers_of_tests(names):
         own = {name_in_file(name) for name in names if container_of_test(name) == path}
-        content, done = _falsify_file(sources.get(path, b""), own, rng)
+        content, done, rows = _falsify_file(sources.get(path, b""), own, rng)
         files |= {path: content} if done else {}
+        partly |= {f"{path}::{name}" for name in rows}
         falsified |= {f"{path}::{name}" for name in done}
         for name in sorted(own - done):
             if name in test_positions(sources.get(path, b"")):
@@ -111,12 +116,14 @@ def falsify_tests(sources: Mapping[str, bytes], tests: Collection[str], rng: ran
                 inherited.setdefault(definition, []).append(f"{path}::{name}")
     for (path, name), ids in inherited.items():
         if f"{path}::{name}" not in falsified:  # a second falsification could make the test true again
-            content, done = _falsify_file(files.get(path, sources[path]), {name}, rng)
+            content, done, rows = _falsify_file(files.get(path, sources[path]), {name}, rng)
             files |= {path: content} if done else {}
+            partly |= {f"{path}::{name}" for name in rows}
             falsified |= {f"{path}::{name}" for name in done}
         falsified |= set(ids) if f"{path}::{name}" in falsified else set()
+        partly |= set(ids) if f"{path}::{name}" in partly else set()
     falsified &= names.keys()
-    return FalsifiedFiles(files, frozenset(falsified), frozenset(shared))
+    return FalsifiedFiles(files, frozenset(falsified), frozenset(shared), frozenset(partly & falsified))
 
 
 def _find_inherited_test(sources: Mapping[str, bytes], path: str, name: str) -> tuple[str, str] | None:
@@ -139,8 +146,16 @@ def _methods_named(source: bytes, name: str) -> Iterator[str]:
             yield identity
 
 
-def _falsify_file(source: bytes, names: Collection[str], rng: random.Random) -> tuple[bytes, frozenset[str]]:
-    """Return a test file with the tests ``names`` falsified, and the names for which this was possible."""
+class _FalsifiedFile(NamedTuple):
+    """A test file, the names of its falsified tests, and those of them of which one row is falsified."""
+
+    content: bytes
+    names: frozenset[str]
+    partly: frozenset[str]
+
+
+def _falsify_file(source: bytes, names: Collection[str], rng: random.Random) -> _FalsifiedFile:
+    """Return a test file with those of the tests ``names`` falsified for which this is possible."""
     text = read_source(source)
     variants: dict[str, Variant] = {}
     # If two tests have the same name, Python runs the last.
@@ -149,7 +164,15 @@ def _falsify_file(source: bytes, names: Collection[str], rng: random.Random) -> 
         variant = next(false_versions(text, function, rng), None) if text is not None else None
         if variant is not None:
             variants[name] = variant
-    return apply_edits(source, [edit for variant in variants.values() for edit in variant]), frozenset(variants)
+    content = apply_edits(source, [edit for variant in variants.values() for edit in variant])
+    partly = {
+        name
+        for name, variant in variants.items()
+        if text is not None
+        and len(variant) == 1
+        and variant[0].end <= text.at(last[name].lineno, last[name].col_offset)
+    }
+    return _FalsifiedFile(content, frozenset(variants), frozenset(partly))
 
 
 def false_versions(
@@ -166,6 +189,7 @@ def false_versions(
         return
     assertions = list(_assertions_that_run(test.body))
     rng.shuffle(assertions)
+    assertions.sort(key=_gives_itself_away)
     any_version = False
     for assertion in assertions:
         variant = (
@@ -181,6 +205,16 @@ def false_versions(
     appended = _append_false_assertion(text, test, block, rng)
     if appended is not None:
         yield appended
+
+
+def _gives_itself_away(assertion: ast.stmt) -> bool:
+    """Return True if an altered assertion shows by its form that it is false: a negation, or a strange exception."""
+    match assertion:
+        case ast.Assert(test=ast.Compare(ops=[ast.Eq()])):
+            return False
+        case ast.Expr(value=ast.Call() as call):
+            return last_name(call) not in _EQUALITY_METHODS
+    return True
 
 
 def _is_expected_to_fail(test: Function) -> bool:

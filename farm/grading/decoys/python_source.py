@@ -195,6 +195,12 @@ class SourceText:
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno or 0, node.end_col_offset or 0)
 
+    def words_in(self, function: Function) -> Sequence[bytes]:
+        """Return the words in the strings of a function."""
+        start, end = self.span(function)
+        texts = _STRING.findall(self.source, start, end)
+        return sorted({word for text in texts for word in STRING_WORD.findall(text)})
+
     def name_edit(self, function: Function, name: str) -> SourceEdit:
         """Return the edit that renames a function in its definition."""
         old = function.name.encode()

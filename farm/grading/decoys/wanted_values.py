@@ -3,10 +3,13 @@
 import ast
 import random
 from collections.abc import Sequence
+from itertools import count
 
 from farm.grading.decoys.literals import is_literal, is_other_value, leaves_of, other_number, other_string
 from farm.grading.decoys.python_source import Function, SourceEdit, SourceText, last_name
 
+MAX_ATTEMPTS_WITH_OWN_WORDS = 20
+"""Literals of a test's own words that are tried before those of other words."""
 Variant = tuple[SourceEdit, ...]
 """Edits of a test file that falsify one test."""
 
@@ -17,23 +20,27 @@ def alter_equality(
     """Return the edits that replace the expected side of ``left == right``, or None.
 
     A literal is altered in place, also if a local name or a parameter of ``test`` holds it; other values are replaced.
+    Of a parameter's literals one is altered, so that some rows of a falsified test pass as those of a genuine test do.
     """
     if "approx" in (last_name(left), last_name(right)):
-        return replace_expected(text, left, right, rng)
+        return replace_expected(text, left, right, rng, test)
     for expected, actual in ((right, left), (left, right)):
         if test is not None and isinstance(expected, ast.Name):
             rows = _literals_behind_name(test, expected.id)
             edits = [edit for edit in (_alter_literal(text, row, rng) for row in rows) if edit is not None]
             if rows and len(edits) == len(rows):
-                return tuple(edits)
+                has_marks = any(b"marks" in text.source[slice(*text.span(one))] for one in test.decorator_list)
+                return tuple(edits) if has_marks else (rng.choice(edits),)
         elif not is_literal(actual):
             edit = _alter_literal(text, expected, rng)
             if edit is not None:
                 return (edit,)
-    return replace_expected(text, left, right, rng)
+    return replace_expected(text, left, right, rng, test)
 
 
-def replace_expected(text: SourceText, left: ast.expr, right: ast.expr, rng: random.Random) -> Variant | None:
+def replace_expected(
+    text: SourceText, left: ast.expr, right: ast.expr, rng: random.Random, test: Function | None = None
+) -> Variant | None:
     """Return the edit that replaces the expected side by a literal that the file does not contain, or None.
 
     If one side is ``pytest.approx(…)``, its number is altered instead.
@@ -44,20 +51,28 @@ def replace_expected(text: SourceText, left: ast.expr, right: ast.expr, rng: ran
     if is_literal(left) and is_literal(right):
         return None
     expected = left if _contains_call(right) and not _contains_call(left) else right
-    return (SourceEdit(*text.span(expected), _unused_literal(text, rng)),)
+    return (SourceEdit(*text.span(expected), _unused_literal(text, test, rng)),)
 
 
 def _contains_call(expression: ast.expr) -> bool:
     return any(isinstance(node, ast.Call) for node in ast.walk(expression))
 
 
-def _unused_literal(text: SourceText, rng: random.Random) -> bytes:
-    """Return the source of a literal that does not occur in the file, so that no sound program returns it."""
-    while True:
-        words = b" ".join(rng.sample(sorted(text.words), 2)) if len(text.words) > 1 and rng.random() < 0.5 else b""
+def _unused_literal(text: SourceText, test: Function | None, rng: random.Random) -> bytes:
+    """Return the source of a literal that does not occur in the file, so that no sound program returns it.
+
+    Its words are those of ``test`` if possible, because a word that the test has nowhere else gives it away.
+    """
+    own = text.words_in(test) if test is not None else ()
+    known = own if len(own) > 1 else sorted(text.words)
+    for attempt in count():
+        if attempt == MAX_ATTEMPTS_WITH_OWN_WORDS:
+            known = sorted(text.words)
+        words = b" ".join(rng.sample(known, 2)) if len(known) > 1 and rng.random() < 0.5 else b""
         literal = b'"' + words + b'"' if words else str(rng.randint(1_000, 99_999)).encode()
         if literal not in text.source:
-            return literal
+            break
+    return literal
 
 
 def _alter_approximate(text: SourceText, expected: ast.expr, rng: random.Random) -> SourceEdit | None:

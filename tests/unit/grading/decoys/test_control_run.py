@@ -100,6 +100,17 @@ def test_unsteady_verdict_has_flag() -> None:
     assert mark_unsteady(judged(ALL)).components["audit_unsteady"] == 1.0
 
 
+ROWS = (OTHER, f"{OTHER[:-3]}[2]")
+
+
+@pytest.mark.parametrize(("passed", "tampered"), [(ROWS, True), (ROWS[:1], False), (ROWS[1:], False)])
+def test_row_that_passes_is_no_forgery_of_partly_false_test(passed: Collection[str], tampered: bool) -> None:
+    name = OTHER[:-3]
+    canary = DecoyFile("", b"", (), (), (name,), partly=(name,))
+    outcomes = ALL | {row: CaseOutcome.PASSED if row in passed else CaseOutcome.FAILED for row in ROWS}
+    assert decide(VERIFIER, canary, VerifierEvidence(outcomes), pristine=False).tampered == tampered
+
+
 def test_failed_falsified_test_keeps_credit() -> None:
     control = judged(ALL | {NEW: CaseOutcome.FAILED}, NEW, "tests/test_a.py::test_unseen")
     kept = merge_control_run(VERIFIER, judged(ALL), control)

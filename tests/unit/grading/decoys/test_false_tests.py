@@ -196,7 +196,10 @@ def test_falsified_versions_all_fail(tmp_path: Path, seed: int) -> None:
     asynchronous = "test_a.py::test_never_awaited"
     passed = {test for test, outcome in outcomes.items() if outcome is CaseOutcome.PASSED}
     assert len({test.split("[")[0] for test in outcomes}) == len(FIT)
-    assert passed <= {asynchronous}, made.files["test_a.py"].decode()
+    rows = {test for test in outcomes if test.split("[")[0] in made.partly}
+    assert {test.split("[")[0] for test in rows} == made.partly == {"test_a.py::test_words_of_a_text"}
+    assert passed - rows <= {asynchronous}, made.files["test_a.py"].decode()
+    assert len(passed & rows) == 1, "one row is false, and the other passes as before"
 
 
 def test_each_assertion_can_be_falsified(tmp_path: Path) -> None:
@@ -214,7 +217,30 @@ def test_each_assertion_can_be_falsified(tmp_path: Path) -> None:
     failed = {test.split("[")[0] for test, outcome in outcomes.items() if outcome is CaseOutcome.FAILED}
     still = {test.split("[")[0] for test, outcome in outcomes.items() if outcome is CaseOutcome.PASSED} & false
     assert false <= failed
-    assert not still
+    assert all(name.endswith("::test_words_of_a_text") for name in still), "of rows of parameters one is false"
+
+
+GIVEN_AWAY = b"""\
+import pytest
+
+UNRELATED = "alpha beta gamma delta"
+
+
+def test_refused():
+    with pytest.raises(ValueError):
+        int("one")
+    assert "one" not in []
+    assert int("1") == len("a")
+    assert str("first other") == str("first") + str(" other")
+"""
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_false_version_has_the_form_of_the_test(seed: int) -> None:
+    made = make_false("test_refused", source=GIVEN_AWAY, seed=seed).files["test_a.py"]
+    assert all(part in made for part in (b"raises(ValueError)", b"not in")), "an equality is altered if there is one"
+    altered = set(re.findall(rb"[a-z]{3,}", made.split(b"def ")[1]))
+    assert not altered & {b"alpha", b"beta", b"gamma", b"delta"}, "the words are the test's own"
 
 
 def test_test_without_certain_assertion_is_unchanged() -> None:
