@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-CPU_S = 1.0
+CPU_S = 2.0
 MEMORY_BYTES = 2 << 30
 _BEGIN = f"""
 import resource
