@@ -144,6 +144,23 @@ class Config(BaseModel):
     """
     retention_s: float = Field(default=7 * 86_400.0, ge=0, allow_inf_nan=False)
     """Seconds that a group is kept after its ack, and a run after it drained; 0: always."""
+    archive: str | None = None
+    """Directory or URL where rollouts go when ``retention_s`` is over; without it they are deleted.
+
+    The directory must exist. A URL is opened by fsspec, for example ``s3://BUCKET/PATH``: it needs ``pip install
+    'rollout-farm[archive]'``. The credentials of S3 are those of the environment, such as ``AWS_ACCESS_KEY_ID`` and
+    ``AWS_ENDPOINT_URL``. While the archive cannot be written, nothing is deleted.
+    """
+    archive_format: Literal["jsonl.zst", "parquet"] = "jsonl.zst"
+    """``jsonl.zst`` or ``parquet``; the latter needs ``pip install 'rollout-farm[parquet]'``."""
+    archive_turns: bool = True
+    """Archive messages, tool results and changes too."""
+    archive_file_mib: int = Field(default=128, ge=1, le=4096)
+    """Size at which a file of the archive ends.
+
+    A file also ends when all is written whose ``retention_s`` is over. That is tried every 10 minutes, and more often
+    if ``retention_s`` is shorter than 40 minutes.
+    """
     tokens_file: Path | None = None
     """File with the gateway's bearer tokens, as ``role=token`` lines.
 
@@ -298,6 +315,19 @@ class Config(BaseModel):
         except SpecError as error:
             raise ValueError(str(error)) from None
         return hosts
+
+    @field_validator("archive")
+    @classmethod
+    def _place(cls, url: str | None) -> str | None:
+        if not url:
+            return None
+        return url if "://" in url else str(Path(url).absolute())
+
+    @model_validator(mode="after")
+    def _archive_gets_something(self) -> "Config":
+        if self.archive and not self.retention_s:
+            raise ValueError("archive: it gets what is older than retention_s, which is 0; set retention_s")
+        return self
 
     @field_validator("tasksets")
     @classmethod

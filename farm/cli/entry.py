@@ -8,6 +8,7 @@ DISTRIBUTION = "rollout-farm"
 EXTRAS = {
     "docker": "node",
     "fastapi": "node",
+    "fsspec": "archive",
     "h11": "node",
     "httpx2": "node",
     "iniconfig": "node",

@@ -42,6 +42,7 @@ COMMANDS = {
     "dev": "development.dev:app",
 }
 EXPLAINED = {
+    "farm.archive": "ArchiveError",
     "farm.cli.errors": "CliError",
     "farm.config": "ConfigError",
     "farm.client": "FarmError",

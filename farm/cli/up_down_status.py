@@ -21,6 +21,7 @@ from farm.cli.connection import connected, no_farm
 from farm.cli.draining import drain, stop_and_show
 from farm.cli.errors import CliError, Interrupted
 from farm.cli.nodes import nodes_table
+from farm.cli.observation.archive import archive_line
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.cli.runs.table import counts_line, run_table
 from farm.cluster import (
@@ -157,6 +158,8 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
     table_console.print(counts_line(runs))
     if runs:
         table_console.print(run_table(runs))
+    if farm.archive is not None:
+        table_console.print(archive_line(farm.archive), soft_wrap=True)
     return 0
 
 

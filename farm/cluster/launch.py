@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from farm.archive import ArchiveUnavailable, archive_settings, open_place
 from farm.cluster.errors import ClusterError
 from farm.cluster.node_name import kept_node_id
 from farm.cluster.ray_process import RayAccess, RayNode, answers, authenticated
@@ -96,6 +97,7 @@ async def start_farm(
         stack.enter_context(locked(config.state_dir))
         stack.enter_context(_logged(config))
         stack.push_async_callback(reap, config, on_step)
+        _check_archive(config)
         on_step("starting the queue")
         redis_url, redis = await _redis(stack, config)
         await _store(stack, redis_url)
@@ -107,7 +109,13 @@ async def start_farm(
         on_step("starting the scheduler, the node agent and the gateway")
         settings = settings or SchedulerSettings(overcommit=config.overcommit, warm=config.warm)
         plan = SchedulerConfig(
-            redis_url, settings, config.retention_s, config.log_dir, config.log_level, life=secrets.token_hex(8)
+            redis_url,
+            settings,
+            config.retention_s,
+            config.log_dir,
+            config.log_level,
+            life=secrets.token_hex(8),
+            archive=archive_settings(config),
         )
         scheduler = await stack.enter_async_context(driver.scheduler(plan))
         agent = await _agent(stack, (node, driver), config, redis_url, equip)
@@ -126,6 +134,19 @@ async def start_farm(
         write_farm_info(info)
         _log.info("the farm is up%s", f"; its gateway is at {info.url}" if info.url else f", joined to {info.address}")
         yield RunningFarm(info, scheduler, agent, (*((redis.death,) if redis else ()), node.death, agent.death))
+
+
+def _check_archive(config: Config) -> None:
+    """Raise ClusterError if the archive cannot be used. An object store is asked later, by the scheduler."""
+    try:
+        if config.archive is not None:
+            open_place(config.archive).check()
+            if config.archive_format == "parquet":
+                importlib.import_module("pyarrow")
+    except ArchiveUnavailable as error:
+        raise ClusterError(f"{error}, or start without archive") from None
+    except ImportError:
+        raise ClusterError("archive_format parquet needs pyarrow; pip install 'rollout-farm[parquet]'") from None
 
 
 @asynccontextmanager

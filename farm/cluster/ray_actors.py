@@ -51,7 +51,12 @@ class SchedulerActor:
                 store = Store(self._plan.redis_url)
                 plan = self._plan
                 service = SchedulerService(
-                    store, self._send, settings=plan.settings, retention_s=plan.retention_s, life=plan.life
+                    store,
+                    self._send,
+                    settings=plan.settings,
+                    retention_s=plan.retention_s,
+                    archive=plan.archive,
+                    life=plan.life,
                 )
                 try:
                     await service.open()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from farm.agents import ensure_agent_image
+from farm.archive import ArchiveSettings
 from farm.build_config import read_build_settings
 from farm.config import BuildOptions
 from farm.core.run import ReplyTimeouts
@@ -48,6 +49,7 @@ class SchedulerConfig:
     log_dir: Path
     log_level: str = "info"
     life: str = ""
+    archive: ArchiveSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ farm/docs/rewards.md and farm/docs/architecture/rewards.md.
 from farm.rewards.effort import effort_cost
 from farm.rewards.plugins import JudgedEpisode, Plugins
 from farm.rewards.rules import BadRules, Rules, default_rules, default_text, parse_rules
-from farm.rewards.scoring import Unscored, apply_rules, score
+from farm.rewards.scoring import Unscored, apply_rules, score, score_again
 from farm.rewards.tool_metrics import count_effort, count_misuse
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "effort_cost",
     "parse_rules",
     "score",
+    "score_again",
 ]

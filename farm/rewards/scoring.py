@@ -44,6 +44,20 @@ def apply_rules(rollout: Rollout, rules: Rules) -> Rollout:
     return replace(rollout, reward=reward, reward_version=rules.version)
 
 
+BEFORE_RULES = ("tests-1", "retrieval-1")
+"""Reward versions from before there were rules. Such a reward is the verifier's, and no component repeats it."""
+
+
+def score_again(components: Mapping[str, float], reward: float | None, version: str, rules: Rules) -> float:
+    """Return the reward by other rules of a rollout that had ``reward`` by the rules ``version``.
+
+    ``reward`` is None if the stored one cannot be used. Raises Unscored if a component is not finite.
+    """
+    if reward is not None and "verdict" not in components and version in BEFORE_RULES:
+        components = {"verdict": reward, **components}
+    return score(components, rules)
+
+
 _IDENTITY = Transform()
 _MAX_COMPONENT = 1e12
 """Components are clamped to ±``_MAX_COMPONENT``, before and after the division."""

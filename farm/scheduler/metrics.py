@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from farm.core.run import EpisodeReport, is_requested
 from farm.core.untrainable_reasons import INCONSISTENT, NO_TOKENS
 from farm.rewards.distribution import BOUNDS
-from farm.scheduler.status import PACED_BY, FarmStatus
+from farm.scheduler.status import PACED_BY, ArchiveStatus, FarmStatus
 
 NODE_STATES = ("open", "full", "draining", "pressed", "unwell", "lost")
 NODE_GAUGES = (
@@ -212,7 +212,24 @@ class FarmMetrics:
         yield CounterMetricFamily(
             "farm_episode_refills", "Fresh tries of members without a reward", self.snapshot.refills
         )
+        yield from self._archive()
         yield from self._queue()
+
+    def _archive(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        archive = self.snapshot.status.archive or ArchiveStatus("")
+        yield CounterMetricFamily("farm_archived_rollouts", "Rollouts written to the archive", archive.rollouts)
+        yield CounterMetricFamily("farm_archived_bytes", "Bytes of files written to the archive", archive.bytes)
+        yield CounterMetricFamily("farm_archived_files", "Files written to the archive", archive.files)
+        yield CounterMetricFamily("farm_archive_failures", "Failed tries to write to the archive", archive.failures)
+        yield GaugeMetricFamily(
+            "farm_archive_out", "1 if the last try to archive failed: nothing is deleted", float(bool(archive.outage))
+        )
+        done = GaugeMetricFamily(
+            "farm_archive_done_timestamp_seconds", "Unix time at which all that was due was archived last"
+        )
+        if archive.done_at is not None:
+            done.add_metric((), archive.done_at)
+        yield done
 
     def _nodes(self) -> Iterator[GaugeMetricFamily]:
         nodes = self.snapshot.status.nodes

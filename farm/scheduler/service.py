@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from farm.archive import ArchiveSettings
 from farm.core.rollout import Failure, Rollout
 from farm.core.run import EpisodeAssignment, TaskRef
 from farm.episode import cancelled_rollout, episode_report
@@ -41,6 +42,7 @@ from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.policy_health import merge
 from farm.scheduler.queue_counts import QueueCounts
 from farm.scheduler.runs.learner_progress import LearnerReader
+from farm.scheduler.runs.retention import Retention
 from farm.scheduler.state_machine import Scheduler
 from farm.scheduler.status import (
     FarmStatus,
@@ -52,7 +54,16 @@ from farm.scheduler.status import (
     node_status,
 )
 from farm.scheduler.stored_nodes import NodeListRecord
-from farm.store import NodeListStore, PacingStore, RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
+from farm.store import (
+    NodeListStore,
+    PacingStore,
+    RetentionStore,
+    RunEnded,
+    RunRecord,
+    RunState,
+    StoreUnavailable,
+    UnknownRun,
+)
 from sandboxes.cancellation import cancel_all
 
 NodeCommand = StartEpisode | StopEpisode | PrewarmSandboxes | DrainNode
@@ -62,7 +73,6 @@ CommandSink = Callable[[str, Sequence[NodeCommand]], None]
 TICK_S = 1.0
 RESYNC_S = 15.0
 LEARNERS_S = 0.5
-EXPIRE_EVERY_S = 600.0
 PUBLISH_HOLD_S = 4.0
 """Seconds that a restarted scheduler waits for the nodes to report their episodes: a few heartbeats."""
 
@@ -84,7 +94,13 @@ class RunStore(Protocol):
 
     async def counts(self, run_ids: Collection[str]) -> Mapping[str, Mapping[str, float]]: ...
 
-    async def expire(self, retention_s: float) -> None: ...
+    async def stored_ids(self) -> list[str]: ...
+
+    @property
+    def redis_url(self) -> str: ...
+
+    @property
+    def retention(self) -> RetentionStore: ...
 
     @property
     def fleet(self) -> NodeListStore: ...
@@ -97,7 +113,8 @@ class SchedulerService:
     """The scheduler's state machine with its store and its timers. It is independent of Ray.
 
     The store is the truth on runs; the service compares itself with the store every ``RESYNC_S``. The service deletes
-    rollouts that were delivered more than ``retention_s`` ago (0: never). ``life``: see ``NodeListRecord``.
+    rollouts that were delivered more than ``retention_s`` ago (0: never), if there is an archive after the archive has
+    them. ``life``: see ``NodeListRecord``.
     """
 
     def __init__(
@@ -107,6 +124,7 @@ class SchedulerService:
         *,
         settings: SchedulerSettings | None = None,
         retention_s: float = 0.0,
+        archive: ArchiveSettings | None = None,
         life: str = "",
     ) -> None:
         self._store = store
@@ -116,7 +134,7 @@ class SchedulerService:
         self._metrics = FarmMetrics()
         self._fleet_log = FarmEventLog()
         self._record = NodeListRecord(store.fleet, life)
-        self._retention_s = retention_s
+        self._retention = Retention(store, retention_s, archive)
         self._control_epoch = 0
         self._started_at = time.monotonic()
         self._counts = QueueCounts(store)
@@ -138,7 +156,7 @@ class SchedulerService:
         self._spawn(self._tick())
         self._spawn(self._resync())
         self._spawn(self._follow_learners())
-        self._spawn(self._expire())
+        self._spawn(self._retention.follow())
         self._spawn(self._record.keep(self._scheduler.fleet))
 
     async def close(self) -> None:
@@ -293,14 +311,6 @@ class SchedulerService:
                 if news is not None:
                     self.handle_events([news])
 
-    async def _expire(self) -> None:
-        while True:
-            try:
-                await self._store.expire(self._retention_s)
-            except Exception as error:  # a boundary: the next round deletes the rest
-                _log.warning("delivered rollouts were not deleted: %s; the next try is in 600 s", error)
-            await asyncio.sleep(EXPIRE_EVERY_S)
-
     async def _finish(self, run_id: str, reason: str) -> None:
         with contextlib.suppress(UnknownRun):  # the run was deleted
             await self._write_with_retry(lambda: self._store.set_run_state(run_id, RunState.FINISHED, reason))
@@ -389,7 +399,8 @@ class SchedulerService:
             )
             for run_id, run in self._scheduler.runs.items()
         )
-        return FarmStatus(tuple(sorted(nodes, key=lambda node: node.node_id)), runs, self._policy_statuses())
+        shown = tuple(sorted(nodes, key=lambda node: node.node_id))
+        return FarmStatus(shown, runs, self._policy_statuses(), self._retention.status)
 
     def _policy_statuses(self) -> tuple[PolicyStatus, ...]:
         figures = merge(node.endpoints for node in self._scheduler.fleet)

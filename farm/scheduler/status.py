@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from farm.core.policy_document import EndpointFigures
@@ -90,10 +90,50 @@ class PolicyStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ArchiveStatus:
+    """The archive, since this scheduler started.
+
+    ``files``, ``rollouts`` and ``bytes`` count what was written; ``unreadable`` counts records that were archived as
+    they were. ``outage``: why the last try failed, or "" if it did not; then nothing is deleted from Redis.
+    ``failures`` counts failed tries. ``done_at``: Unix time of the last try that archived all that was due, or None.
+    """
+
+    url: str
+    files: int = 0
+    rollouts: int = 0
+    bytes: int = 0
+    unreadable: int = 0
+    outage: str = ""
+    failures: int = 0
+    done_at: float | None = None
+
+    def added(self, rollouts: int, size: int, unreadable: int) -> "ArchiveStatus":
+        """Return the status after one more file; it has no rollouts if all were unreadable."""
+        return replace(
+            self,
+            files=self.files + bool(rollouts),
+            rollouts=self.rollouts + rollouts,
+            bytes=self.bytes + size,
+            unreadable=self.unreadable + unreadable,
+        )
+
+    def done(self) -> "ArchiveStatus":
+        """Return the status after a try that archived all that was due."""
+        return replace(self, outage="", done_at=time.time())
+
+    def failed(self, why: str) -> "ArchiveStatus":
+        """Return the status after a try that failed."""
+        return replace(self, outage=why, failures=self.failures + 1)
+
+
+@dataclass(frozen=True, slots=True)
 class FarmStatus:
+    """``archive`` is None if none is configured."""
+
     nodes: tuple[NodeStatus, ...]
     runs: tuple[RunStatus, ...]
     policies: tuple[PolicyStatus, ...] = ()
+    archive: ArchiveStatus | None = None
 
     @property
     def present(self) -> tuple[NodeStatus, ...]:

@@ -352,9 +352,30 @@ class NodesAnswer(AnswerBody):
     nodes: tuple[NodeAnswer, ...]
 
 
+class ArchiveAnswer(AnswerBody):
+    """The archive of rollouts, since the scheduler started.
+
+    ``files``, ``rollouts`` and ``bytes`` were written. ``unreadable`` records were archived as they were. ``outage``:
+    why the last try failed, "" if it did not; while it lasts, nothing is deleted. ``failures`` counts failed tries.
+    ``done_at``: Unix time of the last try that archived all that was due, or null.
+    """
+
+    url: str
+    files: int = 0
+    rollouts: int = 0
+    bytes: int = 0
+    unreadable: int = 0
+    outage: str = ""
+    failures: int = 0
+    done_at: float | None = None
+
+
 class FarmAnswer(AnswerBody):
+    """``archive`` is null if none is configured."""
+
     nodes: tuple[NodeAnswer, ...]
     runs_running: tuple[str, ...]
+    archive: ArchiveAnswer | None = None
 
 
 class HealthAnswer(AnswerBody):

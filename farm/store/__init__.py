@@ -39,6 +39,7 @@ from farm.store.node_list import NodeListStore
 from farm.store.outside_redis import examine_redis
 from farm.store.policies import PolicyStore
 from farm.store.rescoring import RescoreResult
+from farm.store.retention import DueGroup, DueRest, RetentionStore, StoredFrames
 from farm.store.reward_rules import StoredRules
 from farm.store.sandbox_records import SandboxRecord
 from farm.store.store import Store
@@ -49,6 +50,8 @@ __all__ = [
     "CheckpointNeeded",
     "CheckpointRefused",
     "CheckpointResult",
+    "DueGroup",
+    "DueRest",
     "EmbeddedRedis",
     "FinishedLease",
     "GroupMismatch",
@@ -64,6 +67,7 @@ __all__ = [
     "RequestedGroup",
     "RescoreResult",
     "RestoreResult",
+    "RetentionStore",
     "RolloutPage",
     "RolloutTooLarge",
     "RulesChanged",
@@ -78,6 +82,7 @@ __all__ = [
     "StoreError",
     "StoreFault",
     "StoreUnavailable",
+    "StoredFrames",
     "StoredLease",
     "StoredRules",
     "StreamState",

@@ -30,7 +30,7 @@ STUCK = (
 )
 """The cause and the remedy if Redis gives no answer."""
 
-_PARTS = ("store.lua", "checkpoints.lua")
+_PARTS = ("store.lua", "checkpoints.lua", "retention.lua")
 """The files that make one script together, because Redis lets no script call another."""
 
 _CALL = "\nreturn commands[command](unpack(ARGV, 2))\n"

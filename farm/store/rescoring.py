@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm.core.run import rollout_id
-from farm.rewards import Rules, score
+from farm.rewards import Rules, score_again
 from farm.rewards.distribution import Distribution
 from farm.schemas.msgpack_encoding import MalformedRecord, pack, unpack
 from farm.schemas.rollout import RolloutHead, from_msgpack
@@ -23,8 +23,6 @@ _log = logging.getLogger(__name__)
 
 _STAGED_S = 600
 _TRIES = 5
-_BEFORE_RULES = ("tests-1", "retrieval-1")
-"""Reward versions from before there were rules. Such a reward is the verifier's, and no component repeats it."""
 
 
 @dataclass(slots=True)
@@ -151,9 +149,7 @@ def _member(name: str, index: str, by: str, frame: bytes, rules: Rules) -> _Memb
     record |= {"reward": None, "reward_version": rules.version}
     components = from_msgpack(RolloutHead, _head(record)).reward_components
     if judged:
-        if old is not None and "verdict" not in components and before in _BEFORE_RULES:
-            components = {"verdict": old, **components}
-        record["reward"] = score(components, rules)
+        record["reward"] = score_again(components, old, str(before), rules)
     return _Member(name, index, by, old, record["reward"], pack_frame(pack(record)), _head(record))
 
 

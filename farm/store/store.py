@@ -30,6 +30,7 @@ from farm.store.node_list import NodeListStore
 from farm.store.policies import PolicyStore
 from farm.store.redis_client import RedisConnection
 from farm.store.rescoring import RescoreResult, rescore
+from farm.store.retention import RetentionStore
 from farm.store.reward_rules import RewardRulesStore
 from farm.store.sandbox_records import SandboxRecordStore
 from farm.store.types import (
@@ -38,7 +39,6 @@ from farm.store.types import (
     RunRecord,
     RunState,
     StoredLease,
-    StreamState,
     counters,
     read_head,
     run_record,
@@ -57,10 +57,12 @@ class Store:
     """All durable data of the farm. Tasks of one event loop may share it. Every method may raise StoreUnavailable."""
 
     def __init__(self, url: str, *, prefix: str = "farm") -> None:
+        self.redis_url = url
         self._connection = RedisConnection(url)
         self._prefix = prefix
         self.pacing = PacingStore(self._connection, prefix)
         self._leases = LeaseStore(self._connection, prefix, self.pacing)
+        self.retention = RetentionStore(self._connection, prefix, self._leases)
         self.rules = RewardRulesStore(self._connection, prefix)
         self.fleet = NodeListStore(self._connection, prefix)
         self.checkpoints = CheckpointStore(self._connection, prefix)
@@ -161,17 +163,12 @@ class Store:
 
         0 deletes nothing. Groups that were never leased stay, and so do bundles.
         """
-        for run_id in (*await self.run_ids(), *await self.requests.ids()):
-            await self._expire(run_id, int(retention_s * 1000))
+        for run_id in await self.stored_ids():
+            await self.retention.expire(run_id, retention_s)
 
-    async def _expire(self, run_id: str, retention_ms: int) -> None:
-        more = True
-        while more:
-            stream, more = await self._connection.run_script(self._base(run_id), "expire", retention_ms)
-        if stream == b"gone":
-            await self._leases.forget(run_id)
-        elif StreamState(stream.decode()) is not StreamState.OPEN:
-            await self._leases.retire(run_id)
+    async def stored_ids(self) -> list[str]:
+        """Return the ids of all runs, and of those of requested groups."""
+        return [*await self.run_ids(), *await self.requests.ids()]
 
     async def delete_run(self, run_id: str) -> None:
         """Delete a run that has ended, with its groups and rollouts. Raises UnknownRun, RunInUse."""
@@ -183,7 +180,7 @@ class Store:
                 raise RunInUse(f"the run {run_id} has not ended; cancel it first")
             case b"leased":
                 raise RunInUse(f"groups of the run {run_id} are leased; ack them, or wait until the leases end")
-        await self._expire(run_id, 0)
+        await self.retention.expire(run_id, 0.0)
 
     async def set_run_state(self, run_id: str, state: RunState | str, reason: str = "") -> bool:
         """Set the state of a run. Return False if the run has ended with another state, which it keeps. Raises

@@ -9,11 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import Progress
 from rich.table import Column, Table
 
 from farm.cli.connection import connected
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
+from farm.cli.rollouts.archived import (
+    ArchiveUrl,
+    RescoreSource,
+    RescoreWish,
+    RowFilter,
+    Source,
+    archive_place,
+    explained_absence,
+    needed_place,
+    rescore_archived,
+)
 from farm.cli.rollouts.transcript import transcript
 from farm.core.rollout import Status
 from farm.core.untrainable_reasons import untrainable
@@ -36,11 +46,15 @@ def list_rollouts(
     as_json: AsJson = False,
 ) -> None:
     """List rollouts, newest first."""
-    with connected(read_config(config, state_dir)) as client:
+    settings = read_config(config, state_dir)
+    with connected(settings) as client:
         if run is not None:
-            client.run(run)
+            with explained_absence(settings, run):
+                client.run(run)
         found = client.rollouts(run, task_id=task, status=status, on_unreadable=_left_out)
         heads = list(itertools.islice(found, limit))
+    if settings.archive and len(heads) < limit:
+        progress_console.print("older rollouts may be in the archive; `farm rollouts export` reads it")
     if not heads:
         wanted = (("of the run", run), ("of the task", task), ("with the status", status))
         filters = "".join(f" {words} {value}" for words, value in wanted if value is not None)
@@ -97,7 +111,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one rollout: its verdict, its turns, and the agent's change."""
-    with connected(read_config(config, state_dir)) as client:
+    settings = read_config(config, state_dir)
+    with connected(settings) as client, explained_absence(settings, rollout_id):
         rollout, sidecar = client.rollout(rollout_id), client.turns(rollout_id)
     if as_json:
         print_json(
@@ -139,33 +154,34 @@ def export(
     task: Annotated[str | None, typer.Option("--task", help="Only this task.")] = None,
     status: Annotated[Status | None, typer.Option(help="How they ended.")] = None,
     turns: Annotated[bool, typer.Option("--turns", help="With what was said and done, and the change.")] = False,
+    source: Annotated[Source, typer.Option("--from", help="The farm, its archive, or both.")] = Source.BOTH,
+    archive: ArchiveUrl = None,
     config: ConfigFile = None,
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write rollouts to a file, one per row, newest first. Unreadable records are listed and left out."""
-    from farm.cli.rollouts.export import fetch_all, writer
+    """Write rollouts to a file, one per row, each once: those in Redis, newest first, then those of the archive.
 
-    left_out: list[str] = []
-    written = 0
+    What cannot be read is listed and left out. With --from archive no farm needs to be up.
+    """
+    from farm.cli.rollouts.export import Export, writer
 
-    def leave_out(rollout_id: str, why: str = "") -> None:
-        left_out.append(rollout_id)
-        _left_out(rollout_id, why)
-
-    with connected(read_config(config, state_dir)) as client:
-        if run is not None:
-            client.run(run)
-        heads = list(client.rollouts(run, task_id=task, status=status, on_unreadable=leave_out))
-        with writer(file, with_turns=turns) as write, Progress(console=progress_console) as progress:
-            names = (head.rollout_id for head in progress.track(heads, description="exporting"))
-            for row in fetch_all(client, names, with_turns=turns, on_unreadable=leave_out):
-                write(row)
-                written += 1
+    settings = read_config(config, state_dir)
+    place = None if source is Source.FARM else archive_place(settings, archive)
+    if source is Source.ARCHIVE:
+        place = needed_place(settings, archive)
+    work = Export(RowFilter(run, task, status), _left_out, turns=turns)
+    with writer(file, with_turns=turns) as write:
+        if source is not Source.ARCHIVE:
+            with connected(settings) as client:
+                work.from_farm(client, write, archived=place is not None)
+        if place is not None:
+            work.from_archive(place, write)
     if as_json:
-        print_json({"file": str(file), "rollouts": written, "left_out": left_out})
+        print_json({"file": str(file), **work.counts()})
     else:
-        table_console.print(f"{written} rollouts in {file}")
+        from_archive = f" ({work.archived} of them from the archive {place.shown})" if place is not None else ""
+        table_console.print(f"{work.written} rollouts in {file}{from_archive}", soft_wrap=True)
 
 
 @app.command("rescore")
@@ -174,24 +190,36 @@ def rescore(
     all_runs: Annotated[bool, typer.Option("--all", help="Every run.")] = False,
     rules: Annotated[str | None, typer.Option(help="A version, or a rule document; the current one.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would come of it.")] = False,
+    source: Annotated[RescoreSource, typer.Option("--from", help="The farm, or its archive.")] = RescoreSource.FARM,
+    archive: ArchiveUrl = None,
+    to: Annotated[str | None, typer.Option("--to", help="With --from archive: the archive of the new rows.")] = None,
     config: ConfigFile = None,
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Score stored rollouts by other rules, from their recorded components.
 
-    Only groups that are neither leased nor acked change, each as a whole. A repeated call continues with the rest.
+    In the farm, only groups that are neither leased nor acked change, each as a whole. A repeated call continues with
+    the rest. An archive is never changed: the new rows are written to another one (--to), or only counted.
     """
     from farm.cli.rewards import meant_version
     from farm.cli.rollouts.rescore import follow, summary
 
     if all_runs == bool(run):
         raise typer.BadParameter("name a run, or take --all", param_hint="--run")
-    with connected(read_config(config, state_dir)) as client:
-        version = None if rules is None else meant_version(client, rules)
-        names = list(run or [one.run_id for one in client.runs()])
-        found = follow(client, names, version, dry_run=dry_run)
+    if source is RescoreSource.FARM and (archive or to):
+        raise typer.BadParameter("it needs --from archive", param_hint="--to" if to else "--archive")
+    settings = read_config(config, state_dir)
+    if source is RescoreSource.ARCHIVE:
+        found = rescore_archived(settings, archive, RescoreWish(run or [], rules, None if dry_run else to))
+    else:
+        with connected(settings) as client:
+            version = None if rules is None else meant_version(client, rules)
+            names = list(run or [one.run_id for one in client.runs()])
+            found = follow(client, names, version, dry_run=dry_run)
     if as_json:
         print_json(found)
     else:
         summary(found)
+        if found.get("to"):
+            table_console.print(f"{len(found['files'])} new files in {found['to']}", soft_wrap=True)

@@ -1,7 +1,7 @@
 """The progress and the summary of ``farm rollouts rescore``."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -11,6 +11,7 @@ from farm.cli.options import progress_console, table_console
 
 if TYPE_CHECKING:
     from farm.client import FarmClient
+    from farm.rewards.distribution import Distribution
     from farm.schemas.responses import DistributionAnswer
 
 LEFT = {
@@ -49,6 +50,14 @@ def follow(client: "FarmClient", runs: Sequence[str], version: str | None, *, dr
     }
 
 
+def figures_of(distributions: "Iterable[Distribution]") -> dict[str, Any]:
+    """Return the figures of distributions together."""
+    together = _Sum()
+    for one in distributions:
+        together.add(one)
+    return together.document()
+
+
 class _Sum:
     """The sum of distributions."""
 
@@ -59,7 +68,7 @@ class _Sum:
         self._bounds: Sequence[float] = ()
         self._counts: list[int] = []
 
-    def add(self, one: "DistributionAnswer") -> None:
+    def add(self, one: "DistributionAnswer | Distribution") -> None:
         self._judged += one.judged
         self._total += one.total
         self._ends += [end for end in (one.lowest, one.highest) if end is not None]

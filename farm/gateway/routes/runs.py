@@ -31,6 +31,7 @@ from farm.schemas.harness import harness_digest, harness_settings
 from farm.schemas.problems import ProblemType
 from farm.schemas.requests import RUN_ID, CreateRun, EmptyBody
 from farm.schemas.responses import (
+    ArchiveAnswer,
     BranchingAnswer,
     DeletedAnswer,
     FarmAnswer,
@@ -154,7 +155,8 @@ async def farm_status(request: Request, role: AsViewer) -> FarmAnswer:
     status = await ask_scheduler(scheduler.status())
     nodes = tuple(NodeAnswer.model_validate(node) for node in status.nodes)
     running = tuple(run.run_id for run in status.runs if not is_requested(run.run_id))
-    return FarmAnswer(nodes=nodes, runs_running=running)
+    archive = ArchiveAnswer.model_validate(status.archive) if status.archive else None
+    return FarmAnswer(nodes=nodes, runs_running=running, archive=archive)
 
 
 def make_spec(

@@ -11,8 +11,9 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
+from farm.archive.row_files import AS_JSON
 from farm.cli.errors import CliError
-from farm.cli.rollouts.export import AS_JSON, fetch, fetch_all, writer
+from farm.cli.rollouts.export import fetch, fetch_all, writer
 from farm.client import FarmClient, Unreadable
 from farm.core.rollout import BranchPoint
 from farm.schemas.msgpack_encoding import pack

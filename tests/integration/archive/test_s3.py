@@ -1,0 +1,92 @@
+"""An archive in S3, against the S3 server of moto, which speaks S3's HTTP protocol."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from moto.server import ThreadedMotoServer
+
+from farm.archive import ArchiveReader, ArchiveSettings, open_place
+from farm.store import Store
+from tests.support.archives import ack, archived, fill, retention, stored
+from tests.support.redis_server import running_store
+
+pytestmark = pytest.mark.redis
+
+URL = "s3://rollouts/farm"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadedMotoServer]:
+    served = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    served.start()
+    host, port = served.get_host_and_port()
+    variables = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    for name, value in {**variables, "AWS_DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    fsspec.filesystem("s3").clear_instance_cache()
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with running_store(tmp_path / "state") as opened:
+        yield opened
+
+
+async def test_rollouts_move_to_a_bucket(store: Store, server: ThreadedMotoServer) -> None:
+    fsspec.filesystem("s3").mkdir("rollouts")
+    made = await fill(store, groups=3)
+    await ack(store, groups=2)
+    keeper = retention(store, ArchiveSettings(URL))
+    await keeper.once()
+    assert keeper.status is not None
+    assert keeper.status.outage == ""
+    left = await stored(store)
+    assert len(left) == 2
+    assert set(archived(URL)) == made - left
+    assert set(archived(URL, ["run-a"])) == made - left
+    assert archived(URL, ["run-b"]) == {}
+
+
+async def test_bucket_that_is_absent_keeps_rollouts_in_redis(store: Store, server: ThreadedMotoServer) -> None:
+    made = await fill(store)
+    await ack(store, groups=2)
+    keeper = retention(store, ArchiveSettings("s3://nowhere/farm"))
+    await keeper.once()
+    assert keeper.status is not None
+    assert keeper.status.outage.startswith("the archive s3://nowhere/farm: ")
+    assert await stored(store) == made
+    fsspec.filesystem("s3").mkdir("nowhere")
+    await keeper.once()
+    assert await stored(store) == set()
+
+
+async def test_server_that_is_away_keeps_rollouts_in_redis(store: Store, server: ThreadedMotoServer) -> None:
+    fsspec.filesystem("s3").mkdir("rollouts")
+    made = await fill(store)
+    await ack(store, groups=2)
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    server.stop()
+    keeper = retention(store, ArchiveSettings(URL))
+    await keeper.once()
+    assert keeper.status is not None
+    assert endpoint in keeper.status.outage
+    assert await stored(store) == made
+
+
+async def test_damaged_object_is_named(store: Store, server: ThreadedMotoServer) -> None:
+    fsspec.filesystem("s3").mkdir("rollouts")
+    for run_id in ("run-a", "run-b"):
+        await fill(store, run_id)
+        await ack(store, run_id, groups=2)
+    await retention(store, ArchiveSettings(URL)).once()
+    [name] = [name for name in open_place(URL).names("run=run-a") if name.endswith(".zst")]
+    fsspec.filesystem("s3").pipe_file(f"rollouts/farm/{name}", b"damaged")
+    corrupt: list[str] = []
+    reader = ArchiveReader(open_place(URL), lambda error: corrupt.append(str(error)))
+    assert {row["run_id"] for row in reader.rows()} == {"run-b"}
+    assert [why.startswith(name) for why in corrupt] == [True]
