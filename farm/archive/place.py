@@ -16,6 +16,9 @@ from urllib.parse import urlsplit, urlunsplit
 from farm.archive.errors import ArchiveUnavailable
 
 _DRAFT = ".draft-"
+_BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+"""Schemes of stores without folders. To make a folder there would make a bucket that is absent."""
+
 _OLD_DRAFT_S = 86_400.0
 
 
@@ -156,6 +159,7 @@ class ObjectPlace:
         except ValueError as error:
             raise self._unavailable(f"{error}; set archive to a directory, or to a URL such as s3://BUCKET") from None
         self._root = str(root).rstrip("/")
+        self._has_folders = url.partition("://")[0] not in _BUCKETS
 
     @property
     def shown(self) -> str:
@@ -185,7 +189,8 @@ class ObjectPlace:
     def put(self, draft: Path, name: str) -> None:
         with self._explained():
             target = f"{self._root}/{name}"
-            self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            if self._has_folders:
+                self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
             self._files.put_file(str(draft), target)
             self._files.invalidate_cache()
             size, wanted = self._files.info(target)["size"], draft.stat().st_size

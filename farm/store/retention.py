@@ -36,7 +36,7 @@ class StoredFrames:
 
 
 class RetentionStore:
-    """What may be deleted, and its deletion. Every method may raise StoreUnavailable."""
+    """Lists and deletes what is older than its retention. Every method may raise StoreUnavailable."""
 
     def __init__(self, connection: RedisConnection, prefix: str, leases: LeaseStore) -> None:
         self._connection = connection

@@ -79,6 +79,7 @@ def test_mistyped_variable_names_the_nearest_one(key: str) -> None:
 
 
 ANY_TEXT = {
+    "archive",
     "build_hosts",
     "build_registries",
     "docker_host",
@@ -174,3 +175,13 @@ def test_tokens_are_read_from_a_file(tmp_path: Path) -> None:
 def test_a_configuration_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Config(state_dir=Path("/nowhere")).port = 1
+
+
+def test_archive_is_an_absolute_path_or_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    archives = {text: load_config(environ={"FARM_ARCHIVE": text}).archive for text in ("kept", "s3://b/kept", "")}
+    assert archives == {"kept": str(tmp_path / "kept"), "s3://b/kept": "s3://b/kept", "": None}
+    with pytest.raises(ConfigError, match="FARM_ARCHIVE: it gets what is older than retention_s, which is 0; set"):
+        load_config(environ={"FARM_ARCHIVE": "kept", "FARM_RETENTION_S": "0"})
+    with pytest.raises(ConfigError, match=r"FARM_ARCHIVE_FORMAT: .*'jsonl.zst' or 'parquet'"):
+        load_config(environ={"FARM_ARCHIVE": "kept", "FARM_ARCHIVE_FORMAT": "csv"})

@@ -1,4 +1,4 @@
-"""The archive as a source of ``farm rollouts``: where it is, and how its rollouts are exported and rescored."""
+"""The archive as a source of ``farm rollouts``: its place, its filter and its rescoring."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

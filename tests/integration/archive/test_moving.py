@@ -13,11 +13,16 @@ import pytest
 from farm.archive import ArchiveReader, ArchiveSettings, open_place
 from farm.archive.mover import MovedFile, MoveOrder, Mover
 from farm.archive.row_files import row_of
+from farm.client import FarmClient
 from farm.core.rollout import aborted
+from farm.scheduler.service import SchedulerService
 from farm.schemas.rollout import RolloutRecord, sidecar_of
 from farm.schemas.zstd_frames import pack_frame
-from farm.store import Store
+from farm.store import LearnerLife, Store
 from tests.support.archives import LONG_S, SHORT_S, ack, archived, fill, finish, retention, stored
+from tests.support.farm.node_cluster import until
+from tests.support.farm.sandbox_farm import LocalScheduler
+from tests.support.gateway_server import OPERATOR, running_gateway
 from tests.support.redis_server import running_store
 from tests.support.rollouts import make_rollout, run_spec
 
@@ -217,3 +222,51 @@ async def test_killed_mover_loses_nothing(store: Store, place: Path) -> None:
     await keeper.once()
     assert set(archived(place)) == made
     assert await stored(store) == set()
+
+
+async def test_scheduler_archives_and_reports_it(store: Store, tmp_path: Path, place: Path) -> None:
+    """The status of the archive is in the answer of the gateway and in the metrics."""
+    made = await fill(store)
+    await ack(store, groups=2)
+    settings = ArchiveSettings(str(place))
+    service = SchedulerService(store, lambda node, commands: None, retention_s=SHORT_S, archive=settings)
+
+    async def is_empty() -> bool:
+        return not await stored(store)
+
+    await service.open()
+    try:
+        async with running_gateway(store, tmp_path, scheduler=LocalScheduler(service)) as url:
+            await until(is_empty)
+            with FarmClient(url, OPERATOR) as client:
+                status = await asyncio.to_thread(client.status)
+        assert status.archive is not None
+        assert (status.archive.url, status.archive.rollouts) == (str(place), len(made))
+        assert b"farm_archived_rollouts_total 4.0" in await service.metrics()
+    finally:
+        await service.close()
+    assert set(archived(place)) == made
+
+
+async def test_deleted_run_does_not_go_to_the_archive(store: Store, place: Path) -> None:
+    await fill(store)
+    await finish(store)
+    await store.delete_run("run-a")
+    await retention(store, ArchiveSettings(str(place))).once()
+    assert files(place, "*") == []
+    assert await store.run_ids() == []
+
+
+async def test_provisional_acks_are_not_archived(store: Store, place: Path) -> None:
+    """A restore of the learner may still ask for the groups again."""
+    made = await fill(store)
+    restored = await store.checkpoints.restore("run-a", "trainer", 0)
+    life = LearnerLife("trainer", restored.record.history)
+    lease = await store.lease("c", "run-a", lease_s=LONG_S, max_groups=2, life=life)
+    await store.ack(lease.lease_id)
+    keeper = retention(store, ArchiveSettings(str(place)))
+    await keeper.once()
+    assert await stored(store) == made
+    await store.checkpoints.checkpoint("run-a", life, 1)
+    await keeper.once()
+    assert set(archived(place)) == made

@@ -1,6 +1,7 @@
 """An archive in S3, against the S3 server of moto, which speaks S3's HTTP protocol."""
 
 import os
+import secrets
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,7 +16,15 @@ from tests.support.redis_server import running_store
 
 pytestmark = pytest.mark.redis
 
-URL = "s3://rollouts/farm"
+
+@pytest.fixture
+def url() -> str:
+    """A place in a bucket that is not made yet: the servers of one process share their buckets."""
+    return f"s3://{secrets.token_hex(8)}/farm"
+
+
+def make_bucket(url: str) -> None:
+    fsspec.filesystem("s3").mkdir(url.split("/")[2])
 
 
 @pytest.fixture
@@ -37,56 +46,56 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
         yield opened
 
 
-async def test_rollouts_move_to_a_bucket(store: Store, server: ThreadedMotoServer) -> None:
-    fsspec.filesystem("s3").mkdir("rollouts")
+async def test_rollouts_move_to_a_bucket(store: Store, server: ThreadedMotoServer, url: str) -> None:
+    make_bucket(url)
     made = await fill(store, groups=3)
     await ack(store, groups=2)
-    keeper = retention(store, ArchiveSettings(URL))
+    keeper = retention(store, ArchiveSettings(url))
     await keeper.once()
     assert keeper.status is not None
     assert keeper.status.outage == ""
     left = await stored(store)
     assert len(left) == 2
-    assert set(archived(URL)) == made - left
-    assert set(archived(URL, ["run-a"])) == made - left
-    assert archived(URL, ["run-b"]) == {}
+    assert set(archived(url)) == made - left
+    assert set(archived(url, ["run-a"])) == made - left
+    assert archived(url, ["run-b"]) == {}
 
 
-async def test_bucket_that_is_absent_keeps_rollouts_in_redis(store: Store, server: ThreadedMotoServer) -> None:
+async def test_absent_bucket_keeps_rollouts_in_redis(store: Store, server: ThreadedMotoServer, url: str) -> None:
     made = await fill(store)
     await ack(store, groups=2)
-    keeper = retention(store, ArchiveSettings("s3://nowhere/farm"))
+    keeper = retention(store, ArchiveSettings(url))
     await keeper.once()
     assert keeper.status is not None
-    assert keeper.status.outage.startswith("the archive s3://nowhere/farm: ")
+    assert keeper.status.outage.startswith(f"the archive {url}: ")
     assert await stored(store) == made
-    fsspec.filesystem("s3").mkdir("nowhere")
+    make_bucket(url)
     await keeper.once()
     assert await stored(store) == set()
 
 
-async def test_server_that_is_away_keeps_rollouts_in_redis(store: Store, server: ThreadedMotoServer) -> None:
-    fsspec.filesystem("s3").mkdir("rollouts")
+async def test_silent_server_keeps_rollouts_in_redis(store: Store, server: ThreadedMotoServer, url: str) -> None:
+    make_bucket(url)
     made = await fill(store)
     await ack(store, groups=2)
     endpoint = os.environ["AWS_ENDPOINT_URL"]
     server.stop()
-    keeper = retention(store, ArchiveSettings(URL))
+    keeper = retention(store, ArchiveSettings(url))
     await keeper.once()
     assert keeper.status is not None
     assert endpoint in keeper.status.outage
     assert await stored(store) == made
 
 
-async def test_damaged_object_is_named(store: Store, server: ThreadedMotoServer) -> None:
-    fsspec.filesystem("s3").mkdir("rollouts")
+async def test_damaged_object_is_named(store: Store, server: ThreadedMotoServer, url: str) -> None:
+    make_bucket(url)
     for run_id in ("run-a", "run-b"):
         await fill(store, run_id)
         await ack(store, run_id, groups=2)
-    await retention(store, ArchiveSettings(URL)).once()
-    [name] = [name for name in open_place(URL).names("run=run-a") if name.endswith(".zst")]
-    fsspec.filesystem("s3").pipe_file(f"rollouts/farm/{name}", b"damaged")
+    await retention(store, ArchiveSettings(url)).once()
+    [name] = [name for name in open_place(url).names("run=run-a") if name.endswith(".zst")]
+    fsspec.filesystem("s3").pipe_file(f"{url}/{name}", b"damaged")
     corrupt: list[str] = []
-    reader = ArchiveReader(open_place(URL), lambda error: corrupt.append(str(error)))
+    reader = ArchiveReader(open_place(url), lambda error: corrupt.append(str(error)))
     assert {row["run_id"] for row in reader.rows()} == {"run-b"}
     assert [why.startswith(name) for why in corrupt] == [True]

@@ -1,4 +1,4 @@
-"""What a reader makes of an archive: each rollout once, and a corrupt file named while the others are read."""
+"""A reader yields each rollout once. It names a corrupt file and reads the others."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ def write(place: Path, *rollouts: Rollout, row_format: RowFormat = "jsonl.zst", 
 
 
 def read(place: Path, *run_ids: str) -> tuple[list[str], list[str]]:
-    """Return the ids of rollouts, and what was said of corrupt files."""
+    """Return the ids of rollouts, and the messages on corrupt files."""
     corrupt: list[str] = []
     reader = ArchiveReader(open_place(str(place)), lambda error: corrupt.append(str(error)))
     return sorted(row["rollout_id"] for row in reader.rows(run_ids)), corrupt

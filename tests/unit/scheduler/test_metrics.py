@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from farm.core.rollout import Status, StopReason
 from farm.core.run import EpisodeReport
-from farm.scheduler.metrics import FarmMetrics
+from farm.scheduler.metrics import FarmMetrics, FarmSnapshot
+from farm.scheduler.status import ArchiveStatus, FarmStatus
 
 REPORT = EpisodeReport(
     rollout_id="run-a-g000000-000",
@@ -80,3 +81,17 @@ def test_failed_plugins_are_counted_under_any_name() -> None:
     metrics.observe(replace(REPORT, metrics={"plugin_failed.length_s": 1.0}), None)
     assert value(metrics, "farm_reward_plugin_failures_total", plugin="length_s") == 1.0
     assert value(metrics, "farm_phase_seconds_count", phase="plugin_failed.length") is None
+
+
+def test_archive_is_counted_and_its_outage_shown() -> None:
+    metrics = FarmMetrics()
+    assert value(metrics, "farm_archive_out") == 0.0
+    assert value(metrics, "farm_archive_done_timestamp_seconds") is None
+    archive = ArchiveStatus("/kept").added(5, 700, 1).added(2, 300, 0).failed("No space left on device")
+    metrics.snapshot = FarmSnapshot(FarmStatus((), (), archive=archive))
+    names = ("archived_rollouts_total", "archived_bytes_total", "archived_files_total", "archive_failures_total")
+    assert [value(metrics, f"farm_{name}") for name in names] == [7.0, 1000.0, 2.0, 1.0]
+    assert value(metrics, "farm_archive_out") == 1.0
+    metrics.snapshot = FarmSnapshot(FarmStatus((), (), archive=archive.done()))
+    assert value(metrics, "farm_archive_out") == 0.0
+    assert value(metrics, "farm_archive_done_timestamp_seconds") is not None
