@@ -175,6 +175,8 @@ class ObjectPlace:
                 found = self._files.find(f"{self._root}/{folder}".rstrip("/"))
             except FileNotFoundError:
                 found = []
+            if not found and not self._has_folders and not self._files.exists(self._root.partition("/")[0]):
+                raise self._unavailable("there is no such bucket; create it, or correct its name")
             return sorted(name.removeprefix(f"{self._root}/") for name in found)
 
     @contextmanager

@@ -27,7 +27,13 @@ except SandboxError as error:
 
 def check_configured(config: Config) -> list[CheckResult]:
     """Run the checks of what is configured. A key that names nothing has no result."""
-    return [check_embedder(config), *check_tasksets(config), check_node_ip(config), *check_endpoints(config)]
+    return [
+        check_embedder(config),
+        *check_tasksets(config),
+        check_node_ip(config),
+        *check_archive(config),
+        *check_endpoints(config),
+    ]
 
 
 def check_embedder(config: Config) -> CheckResult:
@@ -87,6 +93,22 @@ def check_tasksets(config: Config) -> Iterator[CheckResult]:
         yield CheckResult("task sets", CheckMark.WARN, found, broken[0][1])
     else:
         yield CheckResult("task sets", CheckMark.OK, f"{len(sets)} in {directory}")
+
+
+def check_archive(config: Config) -> list[CheckResult]:
+    """Check whether the archive can be listed, and a directory also written."""
+    from farm.archive import ArchiveUnavailable, open_place
+
+    if config.archive is None:
+        return []
+    try:
+        place = open_place(config.archive)
+        place.check()
+        place.names("run=")
+    except ArchiveUnavailable as error:
+        cause, _, remedy = str(error).rpartition("; ")
+        return [CheckResult("archive", CheckMark.LACKS, cause, remedy)]
+    return [CheckResult("archive", CheckMark.OK, place.shown)]
 
 
 def check_node_ip(config: Config) -> CheckResult:

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from farm.archive import ArchiveReader, ArchiveSettings, open_place
+from farm.archive import ArchiveReader, ArchiveSettings, ArchiveUnavailable, open_place
 from farm.store import Store
 from tests.support.archives import ack, archived, fill, retention, stored
 from tests.support.redis_server import running_store
@@ -69,9 +69,12 @@ async def test_absent_bucket_keeps_rollouts_in_redis(store: Store, server: Threa
     assert keeper.status is not None
     assert keeper.status.outage.startswith(f"the archive {url}: ")
     assert await stored(store) == made
+    with pytest.raises(ArchiveUnavailable, match="there is no such bucket; create it"):
+        open_place(url).names()
     make_bucket(url)
     await keeper.once()
     assert await stored(store) == set()
+    assert open_place(url).names("run=other") == []
 
 
 async def test_silent_server_keeps_rollouts_in_redis(store: Store, server: ThreadedMotoServer, url: str) -> None:

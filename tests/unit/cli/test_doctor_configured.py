@@ -10,7 +10,14 @@ import pytest
 
 from farm.cli.doctor import _gateway_port
 from farm.cli.doctor.check_result import CheckMark, CheckResult
-from farm.cli.doctor.configured import check_configured, check_embedder, check_endpoints, check_node_ip, check_tasksets
+from farm.cli.doctor.configured import (
+    check_archive,
+    check_configured,
+    check_embedder,
+    check_endpoints,
+    check_node_ip,
+    check_tasksets,
+)
 from farm.config import Config, load_config
 from farm.task_generation.scaffold import scaffold_task
 from tests.support.services import kept_port
@@ -160,3 +167,17 @@ def test_key_without_endpoint_is_reported() -> None:
 
 def test_default_configuration_has_results_for_embedder_and_address() -> None:
     assert [found.name for found in check_configured(configured())] == ["embedder", "node_ip"]
+
+
+def test_archive_is_checked(tmp_path: Path) -> None:
+    assert check_archive(configured()) == []
+    place = tmp_path / "kept"
+    [missing] = check_archive(configured(archive=str(place)))
+    assert said(missing) == (
+        LACKS,
+        f"the archive {place}: there is no such directory",
+        "create it, or mount its disk",
+    )
+    place.mkdir()
+    [found] = check_archive(configured(archive=str(place)))
+    assert said(found) == (OK, str(place), "")
