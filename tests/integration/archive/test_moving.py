@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -270,3 +271,20 @@ async def test_provisional_acks_are_not_archived(store: Store, place: Path) -> N
     await store.checkpoints.checkpoint("run-a", life, 1)
     await keeper.once()
     assert set(archived(place)) == made
+
+
+async def test_mover_ends_with_its_scheduler(store: Store, place: Path) -> None:
+    made = await fill(store)
+    await ack(store, groups=2)
+    order = MoveOrder(redis_url=store.redis_url, retention_s=SHORT_S, archive=ArchiveSettings(str(place)))
+    command = (sys.executable, "-m", "farm.archive.mover")
+    pipe = asyncio.subprocess.PIPE
+    mover = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert mover.stdin is not None
+    assert mover.stdout is not None
+    mover.stdin.write(order.model_dump_json().encode() + b"\n")
+    moved = MovedFile.model_validate_json(await mover.stdout.readline())
+    assert moved.rollouts == len(made)
+    mover.stdin.close()
+    assert await mover.wait() == 1
+    assert await stored(store) == made
