@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +134,14 @@ def test_unusable_place_is_refused_with_remedy(tmp_path: Path, url: str, why: st
         open_place(address).check()
 
 
+@pytest.mark.parametrize("url", ["s3://bucket/kept", "gs://bucket/kept"])
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    if url.startswith("s3"):
+        monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ArchiveUnavailable, match=rf"the archive {url}: .*pip install 'rollout-farm\[archive\]'"):
+        open_place(url)
+
+
 def test_password_of_url_is_not_shown() -> None:
     assert open_place("memory://user:secret@host/path?key=secret").shown == "memory://host/path"
 
@@ -175,3 +185,14 @@ def test_rollout_that_cannot_be_scored_keeps_its_reward(tmp_path: Path) -> None:
     reader = ArchiveReader(open_place(str(tmp_path)), lambda error: pytest.fail(str(error)))
     found = rescore_archive(reader, RULES)
     assert found.unscored == [rollout.rollout_id]
+
+
+def test_drafts_of_killed_processes_are_removed_later(tmp_path: Path) -> None:
+    young, old = tmp_path / ".draft-young", tmp_path / ".draft-old"
+    for path in (young, old):
+        path.write_bytes(b"part")
+    os.utime(old, (1.0, 1.0))
+    write(tmp_path, make_rollout())
+    assert young.exists()
+    assert not old.exists()
+    assert read(tmp_path) == (["run-a-g000000-000"], [])

@@ -42,6 +42,8 @@ def join(address: str, token: SecretStr | None = TOKEN) -> Callable[[Path], Abst
     [
         (up(redis_url=SecretStr("redis://127.0.0.1:1/0")), "redis://127.0.0.1:1/0 does not accept commands"),
         (up(redis_url=SecretStr("nonsense://x")), "redis_url nonsense://x"),
+        (up(archive="/nonexistent/kept"), "the archive /nonexistent/kept: there is no such directory; create it"),
+        (up(archive="nonsense://kept"), "the archive nonsense://kept: Protocol not known"),
         (up(node_ip="0.0.0.0"), "name the address by which other machines reach this one"),
         pytest.param(
             up(docker_host="unix:///nonexistent/docker.sock"),
