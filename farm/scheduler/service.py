@@ -42,7 +42,7 @@ from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.policy_health import merge
 from farm.scheduler.queue_counts import QueueCounts
 from farm.scheduler.runs.learner_progress import LearnerReader
-from farm.scheduler.runs.retention import Retention
+from farm.scheduler.runs.retention import Retention, RunsInStore
 from farm.scheduler.state_machine import Scheduler
 from farm.scheduler.status import (
     FarmStatus,
@@ -54,16 +54,7 @@ from farm.scheduler.status import (
     node_status,
 )
 from farm.scheduler.stored_nodes import NodeListRecord
-from farm.store import (
-    NodeListStore,
-    PacingStore,
-    RetentionStore,
-    RunEnded,
-    RunRecord,
-    RunState,
-    StoreUnavailable,
-    UnknownRun,
-)
+from farm.store import NodeListStore, PacingStore, RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
 from sandboxes.cancellation import cancel_all
 
 NodeCommand = StartEpisode | StopEpisode | PrewarmSandboxes | DrainNode
@@ -79,7 +70,7 @@ PUBLISH_HOLD_S = 4.0
 _log = logging.getLogger(__name__)
 
 
-class RunStore(Protocol):
+class RunStore(RunsInStore, Protocol):
     async def get_run(self, run_id: str) -> RunRecord | None: ...
 
     async def live_runs(self) -> Mapping[str, RunState]: ...
@@ -93,14 +84,6 @@ class RunStore(Protocol):
     async def run_ids(self) -> list[str]: ...
 
     async def counts(self, run_ids: Collection[str]) -> Mapping[str, Mapping[str, float]]: ...
-
-    async def stored_ids(self) -> list[str]: ...
-
-    @property
-    def redis_url(self) -> str: ...
-
-    @property
-    def retention(self) -> RetentionStore: ...
 
     @property
     def fleet(self) -> NodeListStore: ...

@@ -157,14 +157,15 @@ class Store:
             found = await pipeline.execute()
         return {run_id: counters(counts) for run_id, counts in zip(run_ids, found, strict=True)}
 
-    async def expire(self, retention_s: float) -> None:
+    async def expire(self, retention_s: float, *, archived: bool = False) -> None:
         """Delete the rollouts of groups that were acked or dropped more than ``retention_s`` ago, and drained runs and
         ended requested groups of that age.
 
-        0 deletes nothing. Groups that were never leased stay, and so do bundles.
+        0 deletes nothing. Groups that were never leased stay, and so do bundles. ``archived``: see
+        ``RetentionStore.expire``.
         """
         for run_id in await self.stored_ids():
-            await self.retention.expire(run_id, retention_s)
+            await self.retention.expire(run_id, retention_s, archived=archived)
 
     async def stored_ids(self) -> list[str]:
         """Return the ids of all runs, and of those of requested groups."""

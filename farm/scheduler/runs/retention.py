@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 
 class RunsInStore(Protocol):
+    async def expire(self, retention_s: float, *, archived: bool = False) -> None: ...
+
     async def stored_ids(self) -> list[str]: ...
 
     @property
@@ -72,8 +74,7 @@ class Retention:
         try:
             if self._archive is not None and self._retention_s:
                 await self._move(self._archive)
-            for run_id in await self._store.stored_ids():
-                await self._store.retention.expire(run_id, self._retention_s, archived=self._archive is not None)
+            await self._store.expire(self._retention_s, archived=self._archive is not None)
         except MoveFailure as error:
             return self._failed(str(error))
         except Exception as error:  # a boundary: the next round deletes the rest
