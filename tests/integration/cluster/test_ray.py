@@ -23,6 +23,7 @@ from farm.scheduler.client import SchedulerUnavailable
 from farm.schemas.rollout import RolloutHead
 from farm.store import RunState, Store
 from farm.tasks import pack, task_ref
+from tests.support.archives import archived
 from tests.support.farm.cluster_fakes import EQUIP, Gate, submit, task
 from tests.support.farm.cluster_process import cluster_config
 from tests.support.services import require_program
@@ -89,7 +90,9 @@ async def farm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Farm]:
         finally:
             await store.close()
 
-    config = cluster_config(directory / "head")
+    archive = directory / "archive"
+    archive.mkdir()
+    config = cluster_config(directory / "head").model_copy(update={"archive": str(archive), "retention_s": 0.5})
     others = set(descendants())
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", str(ROOT))
@@ -169,6 +172,21 @@ async def test_one_node_completes_a_run(farm: Farm) -> None:
     assert len(heads) == 16
     assert {(head.reward, head.node) for head in heads} == {(1.0, farm.running.info.node_id)}
     assert b"farm_reward_count 16.0" in await farm.running.scheduler.metrics()
+
+
+async def test_acked_groups_go_to_the_archive(farm: Farm) -> None:
+    await farm.run("kept", groups=1)
+    made = {head.rollout_id for head in await farm.ended("kept")}
+    await farm.store.ack((await farm.store.lease("c", "kept", lease_s=60)).lease_id)
+
+    async def deleted() -> bool:
+        return await farm.store.get_run("kept") is None
+
+    await until(deleted)
+    assert set(archived(farm.directory / "archive")) == made
+    status = (await farm.running.scheduler.status()).archive
+    assert status is not None
+    assert (status.rollouts, status.outage) == (2, "")
 
 
 async def test_scheduler_and_agent_have_niceness_of_farm(farm: Farm) -> None:
