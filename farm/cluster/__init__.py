@@ -5,6 +5,8 @@ at ``state_dir`` to ask what runs. This module imports no Ray, so that the quest
 ``farm.cluster.launch`` does. The page is farm/docs/architecture/cluster.md.
 """
 
+import os
+
 from farm.cluster.errors import ClusterError
 from farm.cluster.state_dir import (
     DrainState,
@@ -22,6 +24,8 @@ from farm.cluster.state_dir import (
     stop_farm,
     sweep_farm,
 )
+
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # read by Ray at its import: no call may start another Ray
 
 __all__ = [
     "ClusterError",

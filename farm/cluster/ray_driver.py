@@ -188,9 +188,9 @@ class AgentHandle:
         if not closing.done() or closing.exception():
             cause = f"has not answered for {_ANSWER_S:.0f} s" if hanging.done() else "did not close"
             _log.warning("the node agent %s; the reaper will remove its sandboxes", cause)
-        for task in (dying, hanging):
+        for task in (closing, dying, hanging):
             task.cancel()
-        closing.cancel()
+        await asyncio.wait((dying, hanging))  # a call after the end of the connection would start another Ray
         with contextlib.suppress(RayError):
             ray.kill(self._actor)
 
@@ -198,7 +198,8 @@ class AgentHandle:
         """Return when the agent has not answered for ``_ANSWER_S``. An agent that is closing still answers."""
         while True:
             try:
-                await asyncio.wait_for(self._actor.answer.remote(), _ANSWER_S)
+                async with asyncio.timeout(_ANSWER_S):  # wait_for may lose a cancellation
+                    await self._actor.answer.remote()
             except TimeoutError:
                 return
             except RayError as error:

@@ -1,7 +1,10 @@
 """A farm that cannot come up says why in one line, at once, and leaves nothing half started."""
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -186,3 +189,17 @@ def test_required_versions_equal_checked_versions() -> None:
     assert required["ruff"] == f"=={RUFF}"
     assert "pip" in required
     assert project["license"] == "Apache-2.0", "setuptools takes an SPDX expression alone"
+
+
+def test_call_without_a_connection_starts_no_ray(tmp_path: Path) -> None:
+    program = "import farm.cluster, ray\nray.remote(lambda: 1).remote()"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**clean, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Ray has not been started yet" in done.stderr
+    assert list(tmp_path.iterdir()) == []
