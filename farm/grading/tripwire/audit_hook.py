@@ -86,6 +86,7 @@ def install(settings: Any) -> None:
     counter = [0]
     runner_held: Any = []
     ctypes_not_watched: Any = []  # has an entry while ctypes is imported and not watched
+    rewriting_watched: Any = []
     phases_watched: Any = []
     phases: Any = {}  # test → the phases that pytest reported, and whether each raised
     test_files: Any = set()
@@ -294,6 +295,10 @@ def install(settings: Any) -> None:
 
     def on_exec(event: str, args: Any, frame: Any) -> None:
         place = place_of(args[0].co_filename)
+        rewriting = modules.get("_pytest.assertion.rewrite")
+        if not rewriting_watched and hasattr(rewriting, "_read_pyc"):  # before any test file is loaded
+            rewriting_watched.append(True)
+            hold_wraps(*watch_rewriting(rewriting, holders, own + "loaded", mark))
         if place == "test":
             check_wraps()
         if runner_held or place not in ("changed", "workspace", "test"):
@@ -303,7 +308,6 @@ def install(settings: Any) -> None:
             hold_wraps(
                 watch_phases(modules["_pytest.reports"], own + "phase"),
                 watch_items(modules["_pytest.python"], own + "item"),
-                watch_rewriting(modules["_pytest.assertion.rewrite"], holders, own + "loaded", mark),
             )
             phases_watched.append(not {"xdist.dsession", "pytest_forked"} & modules.keys())
         elif entries_of(modules["__main__"]).get("__file__") == report + ".py":
@@ -433,7 +437,7 @@ def install(settings: Any) -> None:
 
     atexit.register(goodbye)
     watch_signals(own + "signal")
-    hold_wraps(watch_loading(holders, own + "loaded", mark))
+    hold_wraps(*watch_loading(holders, own + "loaded", mark))
     for event, module, function, user in (
         ("thread", "_thread", "start_new_thread", "threading"),
         ("fork", "_posixsubprocess", "fork_exec", "subprocess"),

@@ -75,10 +75,15 @@ def mark_tests(tree: Any, event: str) -> Any:
 
 
 def watch_loading(files: Any, event: str, mark: str) -> Any:
-    """Mark the tests of ``files`` when Python's own loader compiles them, and report their names as an event."""
+    """Mark the tests of ``files`` when Python's own loader compiles them, and report their names as an event.
+
+    The loader reads and writes no bytecode of these files: bytecode has the marks of another process, or none.
+    """
     machinery: Any = sys.modules["_frozen_importlib_external"]
     kind = machinery.SourceLoader
     make, audit, put_in = kind.source_to_code, sys.audit, mark_tests
+    file_kind = machinery.SourceFileLoader
+    stats_of = file_kind.path_stats
 
     def source_to_code(self: Any, data: Any, path: Any, **options: Any) -> Any:
         if type(path) is str and path in files and type(data) is bytes:
@@ -87,13 +92,21 @@ def watch_loading(files: Any, event: str, mark: str) -> Any:
             data = tree
         return make(self, data, path, **options)
 
-    kind.source_to_code = source_to_code
-    return source_to_code
+    def path_stats(self: Any, path: Any) -> Any:
+        if type(path) is str and path in files:
+            raise OSError("the farm compiles this file from its source")
+        return stats_of(self, path)
+
+    kind.source_to_code, file_kind.path_stats = source_to_code, path_stats
+    return source_to_code, path_stats
 
 
 def watch_rewriting(rewriting: Any, files: Any, event: str, mark: str) -> Any:
-    """Mark the tests of ``files`` when pytest rewrites their assertions, and report their names as an event."""
-    rewrite, audit, put_in = rewriting.rewrite_asserts, sys.audit, mark_tests
+    """Mark the tests of ``files`` when pytest rewrites their assertions, and report their names as an event.
+
+    Pytest reads no bytecode of these files, as ``watch_loading`` says.
+    """
+    rewrite, read, audit, put_in = rewriting.rewrite_asserts, rewriting._read_pyc, sys.audit, mark_tests
 
     def rewrite_asserts(mod: Any, source: Any, *args: Any, **kwargs: Any) -> None:
         path = next((one for one in (*args, *kwargs.values()) if type(one) is str), "")
@@ -101,8 +114,11 @@ def watch_rewriting(rewriting: Any, files: Any, event: str, mark: str) -> Any:
             audit(event, path, *put_in(mod, mark))
         rewrite(mod, source, *args, **kwargs)
 
-    rewriting.rewrite_asserts = rewrite_asserts
-    return rewrite_asserts
+    def _read_pyc(source: Any, *args: Any, **kwargs: Any) -> Any:
+        return None if str(source) in files else read(source, *args, **kwargs)
+
+    rewriting.rewrite_asserts, rewriting._read_pyc = rewrite_asserts, _read_pyc
+    return rewrite_asserts, _read_pyc
 
 
 def watch_items(python: Any, event: str) -> Any:
@@ -221,18 +237,27 @@ def follow_bodies(place_of: Any, of_change: Any, finding: Any) -> Any:
     def is_altered(before: Any, after: Any) -> bool:
         return before.keys() != after.keys() or any(after[name] is not value for name, value in before.items())
 
-    def wanted_by(test: str) -> Any:
-        """Return the marked functions, one of which must end if a test passes. ``test`` is an id of pytest."""
+    def wanted_by(test: str, item: Any) -> Any:
+        """Return the marked functions, one of which must end if a test passes. ``test`` is an id of pytest.
+
+        A test that its class inherits has the file of the class in its id.
+        """
         path, _, name = test.partition("[")[0].partition("::")
-        last = name.rpartition("::")[2]
         files = [one for one in marked if one == path or one.endswith("/" + path)]
         own = {(one, name) for one in files if name in marked[one]}
-        if own or "::" not in name:
+        if own or "::" not in name or not files:
             return own
-        return {(one, other) for one in marked for other in marked[one] if other.endswith("::" + last)}
+        last = name.rpartition("::")[2]
+        function = held[id(item)][2] if id(item) in held else None
+        code = getattr(function, "__code__", None) if kind_of(function) is function_kind else None
+        source = code.co_filename if code is not None and code.co_name == last else ""
+        if source and source not in marked and place_of(source) != "changed":
+            return set()  # a test of an installed package or of another file of the workspace
+        sources = [source] if source in marked else marked
+        return {(one, other) for one in sources for other in marked[one] if other.endswith("::" + last)}
 
     def check_end(test: str) -> None:
-        wanted = wanted_by(test)
+        wanted = wanted_by(test, current[0])
         if wanted and not wanted & ended:
             kind = "frames" if wanted & doubtful else "runner"
             finding(kind, ("", 0), test + " passed, and its body did not run to its end")
@@ -275,7 +300,7 @@ def follow_bodies(place_of: Any, of_change: Any, finding: Any) -> Any:
             ended.add((code.co_filename, name))
             return
         item, test, direct = current
-        if item is None or (code.co_filename, name) not in wanted_by(test):
+        if item is None or (code.co_filename, name) not in wanted_by(test, item):
             return
         check_item(item)
         for argument, value in frame.f_locals.items() if direct else ():

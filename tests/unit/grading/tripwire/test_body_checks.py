@@ -1,0 +1,66 @@
+"""Tests of the check that the body of each passed test ran to its end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.attacks.watched import Watched, kinds
+
+CART = "def total(prices):\n    return sum(prices)\n"
+HELPERS = "def skip_body(test):\n    return lambda self=None: None\n"
+SKIPPED = "from helpers import skip_body\n@skip_body\ndef test_total():\n    assert False\n"
+CASES = """\
+import unittest
+from cart import total
+class {name}(unittest.TestCase):
+    def test_total(self):
+        self.assertEqual(total([1, 2]), 3)
+"""
+
+
+def run_pytest(watched: Watched, *files: str) -> set[str]:
+    options = ("-q", "-p", "no:cacheprovider", f"--rootdir={watched.workspace}", *files, "--junitxml")
+    (watched.workspace / "helpers.py").write_text(HELPERS)
+    found = watched.run("-m", "pytest", *options)
+    return kinds(found)
+
+
+def test_body_of_first_test_file_must_run(tmp_path: Path) -> None:
+    assert run_pytest(Watched(tmp_path, CART, test=SKIPPED), "test_cart.py") == {"frames"}
+
+
+def test_same_method_in_two_files_is_no_finding(tmp_path: Path) -> None:
+    other = {"test_other.py": CASES.format(name="OtherTest")}
+    watched = Watched(tmp_path, CART, test=CASES.format(name="CartTest"), other_tests=other)
+    assert run_pytest(watched, "test_cart.py", "test_other.py") == set()
+
+
+def test_inherited_test_of_unwatched_file_is_no_finding(tmp_path: Path) -> None:
+    test = "from base import Base\nclass TestCart(Base): pass\n" + CASES.format(name="CartTest").replace("3", "0")
+    watched = Watched(
+        tmp_path, CART, test=test.replace("def test_total", "@unittest.expectedFailure\n    def test_total")
+    )
+    (watched.workspace / "base.py").write_text("class Base:\n    def test_total(self): pass\n")
+    assert run_pytest(watched, "test_cart.py") == set()
+
+
+def test_inherited_test_must_run_its_body(tmp_path: Path) -> None:
+    base = "from helpers import skip_body\nclass Base:\n    @skip_body\n    def test_total(self): assert False\n"
+    test = "from test_base import Base\nclass TestCart(Base): pass\n"
+    watched = Watched(tmp_path, CART, test=test, other_tests={"test_base.py": base})
+    assert run_pytest(watched, "test_cart.py") == {"frames"}
+
+
+@pytest.mark.parametrize("runner", ["pytest", "python"])
+def test_old_bytecode_of_test_file_is_not_loaded(tmp_path: Path, runner: str) -> None:
+    watched = Watched(tmp_path, CART, test=SKIPPED)
+    load = ["-m", "pytest", "-q"] if runner == "pytest" else ["-c", "import test_cart"]
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    (watched.workspace / "helpers.py").write_text(HELPERS)
+    subprocess.run([sys.executable, *load], cwd=watched.workspace, env=env, check=True, capture_output=True)
+    assert list((watched.workspace / "__pycache__").glob("test_cart.*"))
+    options = () if runner == "pytest" else ("--assert=plain",)
+    assert run_pytest(watched, "test_cart.py", *options) == {"frames"}
