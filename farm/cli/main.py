@@ -47,7 +47,7 @@ EXPLAINED = {
     "farm.config": "ConfigError",
     "farm.client": "FarmError",
     "farm.cluster": "ClusterError",
-    "farm.gateway": "AddressTaken",
+    "farm.http_listener": "AddressTaken",
     "farm.model_server": "ModelServerError",
     "farm.rewards": "BadRules",
     "farm.store": "StoreError",

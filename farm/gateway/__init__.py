@@ -5,12 +5,11 @@ This room decides who may call what, and how answers and errors look. Enter at `
 """
 
 from farm.gateway.app import make_app
-from farm.gateway.server import AddressTaken, listen, serving
+from farm.gateway.server import listen, serving
 from farm.gateway.tasksets import Prepare, TasksetError
 from farm.scheduler.client import SchedulerClient, SchedulerUnavailable
 
 __all__ = [
-    "AddressTaken",
     "Prepare",
     "SchedulerClient",
     "SchedulerUnavailable",

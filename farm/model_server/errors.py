@@ -3,8 +3,7 @@
 ModelServerError
 ├── RequestError        the caller has to change the request.
 │   └── ContextTooLong  the prompt and its reply do not fit into the context.
-├── EngineFrozen        the call waits for requests that a pause keeps.
-└── AddressTaken        the server cannot listen on its address.
+└── EngineFrozen        the call waits for requests that a pause keeps.
 
 Each message is one line that names the cause, and the remedy if the cause does not show it.
 """
@@ -28,7 +27,3 @@ class ContextTooLong(RequestError):
 
 class EngineFrozen(ModelServerError):
     """Raised if a call waits for requests that a pause keeps."""
-
-
-class AddressTaken(ModelServerError):
-    """Raised if the server cannot listen on its address."""

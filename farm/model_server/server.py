@@ -18,10 +18,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from farm.http_listener import listen as listen_on
+from farm.http_listener import serve_listener
 from farm.model_server.chat_template import ChatTemplate
 from farm.model_server.dialects import Dialect, Wanted, make_dialect
 from farm.model_server.engine import Engine, Mode
-from farm.model_server.errors import AddressTaken, EngineFrozen, RequestError
+from farm.model_server.errors import EngineFrozen, RequestError
 from farm.model_server.exchange import TRANSPORT, Exchange, Start
 from farm.model_server.faults import FaultDocument, Faults
 from farm.model_server.generation import Disturbance, Generation, Span
@@ -269,59 +271,27 @@ class _Connection(H11Protocol):
         self.app = with_transport
 
 
-class _Server(uvicorn.Server):
-    """A server that leaves signals to the program that contains it."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
-
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._serve(sockets)
-
-
 def listen(host: str, port: int) -> socket.socket:
     """Bind an address; ``port`` 0 takes a free one. Raises AddressTaken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        reason = error.strerror or str(error)
-        raise AddressTaken(f"{host}:{port}: {reason}; choose another --port, or end what listens there") from None
-    return listener
+    return listen_on(host, port, waiting=_BACKLOG, remedy="--port")
 
 
 @asynccontextmanager
 async def serving(app: ASGIApp, engine: Engine, listener: socket.socket) -> AsyncIterator[str]:
     """Serve ``listener`` for the length of the block, and close it. Yield the URL. At the end all requests end."""
-    host, port = listener.getsockname()[:2]
-    server = _Server(
-        uvicorn.Config(
-            app,
-            http=_Connection,
-            ws="none",
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_keep_alive=_IDLE_S,
-            timeout_graceful_shutdown=_GRACE_S,
-            backlog=_BACKLOG,
-        )
+    config = uvicorn.Config(
+        app,
+        http=_Connection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=_IDLE_S,
+        timeout_graceful_shutdown=_GRACE_S,
+        backlog=_BACKLOG,
     )
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        await server.up.wait()
-        yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    finally:
-        engine.close()
-        server.should_exit = True
-        await asyncio.shield(asyncio.wait([task]))
-        listener.close()
+    async with serve_listener(config, listener) as url:
+        try:
+            yield url
+        finally:
+            engine.close()

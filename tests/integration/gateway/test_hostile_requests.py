@@ -10,7 +10,8 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from farm.gateway import AddressTaken, listen, serving
+from farm.gateway import listen, serving
+from farm.http_listener import AddressTaken
 from farm.schemas.problems import PREFIX
 from farm.store import EmbeddedRedis, Store
 from tests.support.gateway_server import AS_OPERATOR, RecordingScheduler, running_gateway
