@@ -16,7 +16,6 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -36,6 +35,7 @@ from farm.client.http import (
     packed,
     plain,
 )
+from farm.client.leases import Group, Lease, lease_from
 from farm.client.sandboxes import SandboxesClient
 from farm.core.rollout import Rollout
 from farm.gateway_tokens import token_for
@@ -76,32 +76,6 @@ __all__ = [
 ]
 
 ANY_LINE = LogQuery()
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A complete group. ``deliveries`` counts this delivery. A member whose reward is None was not judged."""
-
-    group_id: str
-    deliveries: int
-    tokens: int
-    zero_variance: bool
-    policy_version: int | None
-    rollouts: tuple[Rollout, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Leased groups. If the stream is not ``open``, ``lease_id`` is empty and there are no groups.
-
-    ``stream`` is ``acked`` only for a learner that makes checkpoints: all groups are acked, and its next checkpoint
-    makes its acks final.
-    """
-
-    lease_id: str
-    expires_at: float
-    stream: Literal["open", "acked", "drained", "failed"]
-    groups: tuple[Group, ...]
 
 
 class FarmClient:
@@ -331,18 +305,7 @@ class FarmClient:
             answer = self._leased(given, wait_s + ANSWER_S, key, MSGPACK_TYPE)
         if answer is None:
             return None
-        groups = tuple(
-            Group(
-                group.group_id,
-                group.deliveries,
-                group.tokens,
-                group.zero_variance,
-                group.policy_version,
-                tuple(record.to_core() for record in group.rollouts),
-            )
-            for group in answer.groups
-        )
-        return Lease(answer.lease_id or "", answer.expires_at or 0.0, answer.stream, groups)
+        return lease_from(answer)
 
     def _leased(self, body: Mapping[str, Any], answer_s: float, key: str, accept: str) -> LeaseAnswer | None:
         headers = {"Accept": accept, "Idempotency-Key": key}

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -30,7 +30,7 @@ from farm.episode.rollout_builder import build_rollout, failed_rollout
 from farm.episode.services import NodeServices
 from farm.episode.step_grading import GRADED_ELSEWHERE, StepGrader
 from farm.episode.steps import EpisodeStep, StepSetupFailed, next_begins, set_up_step, steps_of
-from farm.episode.turn_loop import Conversation, LoopLimits, TurnLoop
+from farm.episode.turn_loop import Conversation, Fork, Forked, LoopLimits, TurnLoop
 from farm.grading import (
     Artifacts,
     ChangeTooLarge,
@@ -53,22 +53,6 @@ from sandboxes.tools import Toolset
 from sandboxes.tools.packs.default.answer import Answer
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """A fork of an episode before the turn ``turn``.
-
-    ``take`` gets the conversation so far and the sandbox. It returns True if it has made branches of them, and False if
-    the episode has to go on by itself.
-    """
-
-    turn: int
-    take: Callable[[JournalState, Sandbox], Awaitable[bool]]
-
-
-class _Forked(BaseException):
-    """The episode has forked, and its branches go on. It is no failure, so no handler of failures may catch it."""
 
 
 async def run_episode(
@@ -109,7 +93,7 @@ async def run_until_fork(
     failure, episode.fork = None, fork
     try:
         await episode.run()
-    except _Forked:
+    except Forked:
         return None
     except Exception as error:  # the boundary at which a failure, whosever it is, becomes data
         failure = classify(error, begun=True)
@@ -324,7 +308,7 @@ class _Episode:
             async with self._participant.call():
                 has_forked = await self.fork.take(self._as_past(sandbox, loop.spent_s), sandbox)
             if has_forked:
-                raise _Forked
+                raise Forked
             stop = await loop.run(sandbox)
             assert stop is not None, "an episode forks once"
         return stop

@@ -5,7 +5,7 @@ If the context becomes full and the run has summaries, the policy writes one bef
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -32,6 +32,22 @@ SILENT_PART = 0.5
 """An endpoint is out if it sends nothing at all for this part of the agent's time, up to its end."""
 
 OnTurn = Callable[[EventKind, int, Turn | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork of an episode before the turn ``turn``.
+
+    ``take`` gets the conversation so far and the sandbox. It returns True if it has made branches of them, and False if
+    the episode has to go on by itself.
+    """
+
+    turn: int
+    take: Callable[[JournalState, Sandbox], Awaitable[bool]]
+
+
+class Forked(BaseException):
+    """The episode has forked, and its branches go on. It is no failure, so no handler of failures may catch it."""
 
 
 @dataclass(frozen=True, slots=True)

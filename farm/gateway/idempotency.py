@@ -80,7 +80,7 @@ async def _answer(
     A claim without an answer is of a call that broke off, because the farm has one gateway: it is taken over.
     """
     store: Store = request.app.state.store
-    found = await store.claim_once(caller, name, pack({"asked": fingerprint}), keep_s=_KEEP_S, most=_MOST_KEYS)
+    found = await store.idempotency.claim(caller, name, pack({"asked": fingerprint}), keep_s=_KEEP_S, most=_MOST_KEYS)
     if found is not None:
         kept: dict[str, Any] = unpack(found)
         _refuse_reuse(kept["asked"], fingerprint)
@@ -96,9 +96,9 @@ async def _answer(
     except StoreUnavailable:  # the claim stays, and the next call of the key takes it over
         raise
     except BaseException:
-        await store.forget_once(caller, name)
+        await store.idempotency.forget(caller, name)
         raise
-    await store.keep_once(caller, name, pack(_kept(fingerprint, response)), keep_s=_KEEP_S)
+    await store.idempotency.keep(caller, name, pack(_kept(fingerprint, response)), keep_s=_KEEP_S)
     return response
 
 

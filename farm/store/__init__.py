@@ -5,6 +5,7 @@ This room decides what is stored, and which steps are atomic. Enter at ``Store``
 """
 
 from farm.store.delivery.checkpoints import CheckpointResult, LearnerLife, LearnerRecord, RestoreResult
+from farm.store.delivery.leases import LeaseFilter
 from farm.store.delivery.pacing import GroupNews, PacingStore, RunFigures
 from farm.store.delivery.requested_groups import RequestedGroup
 from farm.store.embedded_redis import EmbeddedRedis
@@ -34,7 +35,6 @@ from farm.store.errors import (
     UnknownRun,
     WrongHistory,
 )
-from farm.store.leases import LeaseFilter
 from farm.store.node_list import NodeListStore
 from farm.store.outside_redis import examine_redis
 from farm.store.policies import PolicyStore

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from farm.store.leases import LeaseStore
+from farm.store.delivery.leases import LeaseStore
 from farm.store.redis_client import RedisConnection
 from farm.store.types import StreamState
 

@@ -12,6 +12,8 @@ from farm.schemas.rollout import RolloutHead, RolloutRecord, Sidecar, from_msgpa
 from farm.schemas.run_encoding import dump_run_spec
 from farm.schemas.zstd_frames import unpack_frame
 from farm.store.delivery.checkpoints import CheckpointStore, LearnerLife
+from farm.store.delivery.idempotency import IdempotencyStore
+from farm.store.delivery.leases import LeaseFilter, LeaseReader, LeaseStore
 from farm.store.delivery.pacing import PacingStore
 from farm.store.delivery.requested_groups import RequestedGroupStore
 from farm.store.encoding import pack_rollout, run_of
@@ -25,7 +27,6 @@ from farm.store.errors import (
     RunInUse,
     UnknownRun,
 )
-from farm.store.leases import LeaseFilter, LeaseReader, LeaseStore
 from farm.store.node_list import NodeListStore
 from farm.store.policies import PolicyStore
 from farm.store.redis_client import RedisConnection
@@ -65,6 +66,7 @@ class Store:
         self.retention = RetentionStore(self._connection, prefix, self._leases)
         self.rules = RewardRulesStore(self._connection, prefix)
         self.fleet = NodeListStore(self._connection, prefix)
+        self.idempotency = IdempotencyStore(self._connection, prefix)
         self.checkpoints = CheckpointStore(self._connection, prefix)
         self.requests = RequestedGroupStore(self._connection, prefix)
         self.policies = PolicyStore(self._connection, prefix)
@@ -390,30 +392,6 @@ class Store:
     async def extend(self, lease_id: str, lease_s: float) -> float:
         """Let a lease end ``lease_s`` from now. Return that Unix time. Raises LeaseNotHeld, UnknownLease."""
         return await self._leases.extend(lease_id, lease_s)
-
-    # Kept answers
-
-    async def claim_once(self, caller: str, key: str, pending: bytes, *, keep_s: float, most: int) -> bytes | None:
-        """Claim a caller's idempotency key. Return None if it was free, else the answer kept under it.
-
-        The latest ``most`` keys of a caller from the last ``keep_s`` are kept.
-        """
-        found: bytes | None = await self._connection.run_script(
-            self._once(caller), "claim", key, pending, int(keep_s * 1000), most
-        )
-        return found
-
-    async def keep_once(self, caller: str, key: str, answer: bytes, *, keep_s: float) -> None:
-        """Keep the answer of a key that is still claimed."""
-        async with self._connection.client() as redis:
-            await redis.set(f"{self._once(caller)}:{key}", answer, px=int(keep_s * 1000), xx=True)
-
-    async def forget_once(self, caller: str, key: str) -> None:
-        async with self._connection.client() as redis:
-            await redis.delete(f"{self._once(caller)}:{key}")
-
-    def _once(self, caller: str) -> str:
-        return f"{self._prefix}:{{once:{caller}}}"
 
     def _base(self, run_id: str) -> str:
         return f"{self._prefix}:{{{run_id}}}"

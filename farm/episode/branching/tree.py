@@ -24,11 +24,12 @@ from farm.core.rollout import BranchPoint, Rollout
 from farm.core.run import EpisodeAssignment
 from farm.core.run_options.branching import Branching
 from farm.episode.branching.fork import copy_sandbox, shells_of, start_branch
-from farm.episode.episode import Fork, run_until_fork
+from farm.episode.episode import run_until_fork
 from farm.episode.events import OnEvent
 from farm.episode.journal import EpisodeJournal, JournalState
 from farm.episode.rollout_builder import failed_rollout
 from farm.episode.services import NodeServices
+from farm.episode.turn_loop import Fork
 from farm.policy.base import Policy
 from farm.tasks.bundle import TaskBundle
 from sandboxes.cancellation import shielded

@@ -13,8 +13,9 @@ from farm.gateway.auth import AsLearner
 from farm.gateway.content_negotiation import lease_body, negotiate_format, unreadable
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import LEASE_HEADER, IdempotentRoute
+from farm.schemas.delivery.leases import ExtendBody, LeaseBody
 from farm.schemas.problems import FieldProblem, ProblemType
-from farm.schemas.requests import LEASE_ID, EmptyBody, ExtendBody, LeaseBody
+from farm.schemas.requests import LEASE_ID, EmptyBody
 from farm.schemas.responses import ExtendedAnswer, LeaseAnswer, SettledAnswer
 from farm.store import LearnerLife, LeaseFilter, Store, StoredLease, StreamState
 

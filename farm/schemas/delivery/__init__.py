@@ -1,1 +1,1 @@
-"""Requests and answers about the delivery of groups, except leases: checkpoints and requested groups."""
+"""Requests and answers about the delivery of groups: leases, checkpoints and requested groups."""

@@ -1,1 +1,1 @@
-"""Delivery beside leases: checkpoints of learners, groups requested one by one, and the pace of runs."""
+"""Delivery: leases, checkpoints of learners, groups requested one by one, the pace of runs, and idempotency keys."""

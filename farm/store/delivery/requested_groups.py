@@ -6,8 +6,8 @@ from typing import Literal
 
 from farm.core.run import RunSpec, group_id, parse_rollout_id, rollout_id
 from farm.schemas.run_encoding import load_run_spec
+from farm.store.delivery.leases import LONGEST_BLOCK_S, complete_group
 from farm.store.errors import UnknownGroup
-from farm.store.leases import LONGEST_BLOCK_S, complete_group
 from farm.store.redis_client import RedisConnection, cancellable
 from farm.store.types import LeasedGroup, RunState
 

@@ -21,9 +21,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from farm.gateway.connections import READ_BYTES, Shares
 from farm.gateway.request_guard import MOST_BODY_BYTES
 from farm.scheduler.status import FarmStatus
+from farm.schemas.delivery.leases import LeaseBody
 from farm.schemas.problems import PREFIX
 from farm.schemas.request_body import MOST_FIELDS
-from farm.schemas.requests import CreateRun, LeaseBody
+from farm.schemas.requests import CreateRun
 from farm.store import Store
 from tests.support.gateway_server import RecordingScheduler, running_gateway
 from tests.support.redis_server import running_store
@@ -289,20 +290,24 @@ async def test_idempotency_keys_of_caller_are_bounded(store: Store) -> None:
         for key in keys:
             await redis.set(f"naive:{key}", b"answer", px=86_400_000, nx=True)
         assert len([name async for name in redis.scan_iter("naive:*", count=1000)]) == len(keys)
-    assert await store.claim_once("operator", "other", b"pending", keep_s=60, most=50) is None
+    assert await store.idempotency.claim("operator", "other", b"pending", keep_s=60, most=50) is None
     for key in keys:
-        assert await store.claim_once("learner", key, b"pending", keep_s=60, most=50) is None
-        await store.keep_once("learner", key, b"answer", keep_s=60)
+        assert await store.idempotency.claim("learner", key, b"pending", keep_s=60, most=50) is None
+        await store.idempotency.keep("learner", key, b"answer", keep_s=60)
     async with store._connection.client() as redis:
         kept = [name async for name in redis.scan_iter("*{once:learner}:key-*", count=1000)]
         lives = [await redis.pttl(name) for name in kept]
     assert len(kept) == 50
     assert 0 < min(lives) <= max(lives) <= 60_000
-    assert await store.claim_once("learner", "key-499", b"pending", keep_s=60, most=50) == b"answer"
-    assert await store.claim_once("learner", "key-0", b"pending", keep_s=60, most=50) is None, "the oldest made room"
-    assert await store.claim_once("operator", "other", b"", keep_s=60, most=50) == b"pending"
-    await store.keep_once("learner", "key-1", b"late", keep_s=60)
-    assert await store.claim_once("learner", "key-1", b"pending", keep_s=60, most=50) is None, "it had been evicted"
+    assert await store.idempotency.claim("learner", "key-499", b"pending", keep_s=60, most=50) == b"answer"
+    assert await store.idempotency.claim("learner", "key-0", b"pending", keep_s=60, most=50) is None, (
+        "the oldest made room"
+    )
+    assert await store.idempotency.claim("operator", "other", b"", keep_s=60, most=50) == b"pending"
+    await store.idempotency.keep("learner", "key-1", b"late", keep_s=60)
+    assert await store.idempotency.claim("learner", "key-1", b"pending", keep_s=60, most=50) is None, (
+        "it had been evicted"
+    )
 
 
 async def test_respelled_token_shares_idempotency_keys(store: Store, tmp_path: Path) -> None:

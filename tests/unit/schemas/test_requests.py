@@ -7,8 +7,9 @@ from pydantic import ValidationError
 
 from farm.core.run_options.branching import Branching
 from farm.core.run_options.groups import DEFAULT_GROUP_OPTIONS, Incomplete
+from farm.schemas.delivery.leases import LeaseBody
 from farm.schemas.request_body import RequestBody
-from farm.schemas.requests import NOT_AVAILABLE, CreateRun, EmptyBody, LeaseBody
+from farm.schemas.requests import NOT_AVAILABLE, CreateRun, EmptyBody
 from farm.schemas.validation_messages import complaints
 
 RUN: dict[str, Any] = {"taskset": "demo", "policy": "nop", "group_size": 1}
