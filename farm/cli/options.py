@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from farm.cli.errors import shown
-from farm.config import Config, load_config, named_file
-from farm.config_sources import CONFIG_VARIABLE
+from farm.config import CONFIG_VARIABLE, Config, load_config, named_file
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="Configuration file; the one that FARM_CONFIG names.")

@@ -14,7 +14,7 @@ from tests.support.pages import PAGES
 
 ROOT = Path(__file__).resolve().parents[3]
 QUOTED = re.compile(r"`(?:[A-Z_]+=\S+ )*farm ([a-z][^`]*)`")
-SHARED = ("config.py", "client", "gateway", "store", "tasks", "cluster", "node", "scheduler", "schemas")
+SHARED = ("config", "client", "gateway", "store", "tasks", "cluster", "node", "scheduler", "schemas")
 """Of ``farm``: what several commands and other clients use, so a bare option is one of another command's."""
 
 BARE = re.compile(r"(?<![`\w-])--[a-z][a-z-]+(?![^`]*`)")
@@ -81,8 +81,7 @@ def test_invalid_hint_is_detected(hint: str) -> None:
 def test_shared_modules_name_options_only_with_command() -> None:
     """``--config`` and ``--state-dir`` are options of each command that reads the configuration."""
     everywhere = {"--config", "--state-dir"}
-    places = [path for name in SHARED for path in [ROOT / "farm" / name, *(ROOT / "farm" / name).rglob("*.py")]]
-    modules = [path for path in places if path.suffix == ".py"]
+    modules = [path for name in SHARED for path in (ROOT / "farm" / name).rglob("*.py")]
     errors = [
         (path, part.value)
         for path in modules

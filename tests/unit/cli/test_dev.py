@@ -29,5 +29,5 @@ def test_taken_port_gives_one_line_with_remedy() -> None:
         port = taken.getsockname()[1]
         done = subprocess.run([*FARM, "--port", str(port)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
-    reason = "Address already in use; choose another --port, or end what listens there"
+    reason = "Address already in use; choose another with --port, or end what listens there"
     assert done.stderr == f"error: 127.0.0.1:{port}: {reason}\n"

@@ -1,26 +1,15 @@
-"""The farm's configuration: one frozen value, read once, from a file, then ``FARM_*``, then flags."""
+"""The keys of the configuration, with their defaults and checks."""
 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from farm.config_sources import (
-    CONFIG_VARIABLE,
-    ENVIRONMENT,
-    FLAGS,
-    explain,
-    read_environ,
-    read_file,
-    read_tokens,
-    refuse_unknown,
-    setting_name,
-)
-from farm.config_sources import ConfigError as ConfigError
+from farm.config.build_options import BuildOptions
+from farm.config.policy_endpoint import PolicyEndpoint
 from farm.core.endpoint_url import EndpointUrl
 from farm.core.run import ReplyTimeouts
 
@@ -32,37 +21,8 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _RUNTIME = re.compile(r"auto|oci|docker(:[A-Za-z0-9_.-]+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """The keys of the configuration that begin with ``build_``, as they travel to a node agent."""
-
-    hosts: tuple[str, ...] = ()
-    registries: tuple[str, ...] = ()
-    memory_mib: int = 2048
-    processes: int = 1024
-    disk_mib: int = 2048
-    cpus: float = 2.0
-    timeout_max_s: float = 3600.0
-
-
 def _default_state_dir() -> Path:
     return Path("/var/lib/farm") if os.geteuid() == 0 else Path.home() / ".local" / "state" / "farm"
-
-
-class PolicyEndpoint(BaseModel):
-    """An endpoint that runs may name, with all below its address; its key is in a variable or a file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    url: str
-    key_env: str | None = None
-    key_file: Path | None = None
-    key: SecretStr | None = None
-
-    @field_validator("url")
-    @classmethod
-    def _usable(cls, text: str) -> str:
-        return str(EndpointUrl.parse(text))
 
 
 class Config(BaseModel):
@@ -427,52 +387,3 @@ class Config(BaseModel):
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
-
-
-def load_config(
-    path: Path | None = None,
-    *,
-    environ: Mapping[str, str] | None = None,
-    flags: Mapping[str, Any] | None = None,
-) -> Config:
-    """Read the configuration. ``path`` None takes the file that ``FARM_CONFIG`` names. Raises ConfigError.
-
-    No file is read that was not named, because the working directory may hold a task of another author.
-    """
-    environ = os.environ if environ is None else environ
-    path = path or named_file(environ)
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for origin, found in (
-        (str(path), {} if path is None else read_file(path)),
-        (ENVIRONMENT, read_environ(environ)),
-        (FLAGS, {key: value for key, value in (flags or {}).items() if value is not None}),
-    ):
-        refuse_unknown(found, origin, Config.model_fields)
-        values |= found
-        origins |= dict.fromkeys(found, origin)
-    try:
-        if tokens_file := values.get("tokens_file"):
-            origin = setting_name("tokens_file", origins["tokens_file"])
-            values["tokens"] = read_tokens(Path(tokens_file), origin) | values.get("tokens", {})
-            origins.setdefault("tokens", origins["tokens_file"])
-        return _with_keys(Config(**values), environ)
-    except ValidationError as error:
-        raise explain(error, origins) from None
-
-
-def named_file(environ: Mapping[str, str]) -> Path | None:
-    """Return the configuration file that ``FARM_CONFIG`` names, if any."""
-    name = environ.get(CONFIG_VARIABLE)
-    return Path(name) if name else None
-
-
-def _with_keys(config: Config, environ: Mapping[str, str]) -> Config:
-    """Take the keys of endpoints from the variables that they name; a key that is not set stays None."""
-    found = tuple(
-        endpoint.model_copy(update={"key": SecretStr(environ[endpoint.key_env])})
-        if endpoint.key_env and environ.get(endpoint.key_env)
-        else endpoint
-        for endpoint in config.policy_endpoints
-    )
-    return config.model_copy(update={"policy_endpoints": found})
