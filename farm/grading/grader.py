@@ -30,7 +30,7 @@ from farm.grading.retrieval import decide_answer
 from farm.grading.sandboxes import open_grading_sandboxes
 from farm.grading.separate_verifier import grade_artifacts
 from farm.grading.test_files import are_brought, tests_of
-from farm.grading.tripwire.tripwire import keep_findings
+from farm.grading.tripwire.findings import keep_findings
 from farm.grading.verdict import Verdict, forfeit_verdict, with_time_of, zero_verdict
 from farm.grading.verifier_run import TimeoutRepeat
 from farm.grading.work import Artifacts, Forfeit, WrittenAnswer

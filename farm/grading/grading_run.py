@@ -20,7 +20,8 @@ from farm.grading.request import GradingRequest
 from farm.grading.sandboxes import GradingSandboxes, drop_bytecode
 from farm.grading.stress import ORDERED
 from farm.grading.test_files import tests_of
-from farm.grading.tripwire.tripwire import NO_FINDINGS, Tripwire, make_tripwire, read_findings
+from farm.grading.tripwire.findings import NO_FINDINGS, read_findings
+from farm.grading.tripwire.tripwire import Tripwire, make_tripwire
 from farm.grading.verdict import Verdict, VerifierEvidence, decide, decide_exit_code, decide_reward_file
 from farm.grading.verifier_run import (
     TEST_ENV,

@@ -12,7 +12,7 @@ from farm.grading.changes.protected_paths import ProtectedPaths, split_change
 from farm.grading.changes.summary import ChangeSummary, drop_unchanged, read_old, summarize_change
 from farm.grading.errors import ChangeRefused, raise_if_host_fault
 from farm.grading.sandboxes import GradingSandboxes
-from farm.grading.tripwire.tripwire import ChangedLines, touched_files
+from farm.grading.tripwire.changed_lines import ChangedLines, touched_files
 from farm.grading.verdict import Verdict
 from sandboxes.errors import PathError
 from sandboxes.interface import FileEntry, FileKind

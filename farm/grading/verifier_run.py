@@ -8,7 +8,8 @@ from functools import partial
 from farm.grading.errors import ChangeRefused, ReportError, VerifierError, raise_if_host_fault
 from farm.grading.reports.harbor import read_reward
 from farm.grading.request import GradingRequest
-from farm.grading.tripwire.tripwire import Tripwire, TripwireOutput, keep_findings
+from farm.grading.tripwire.findings import keep_findings
+from farm.grading.tripwire.tripwire import Tripwire, TripwireOutput
 from farm.grading.verdict import Verdict, with_time_of, zero_verdict
 from sandboxes.errors import LossCause, PathError, SandboxGone
 from sandboxes.interface import ExecResult, Sandbox

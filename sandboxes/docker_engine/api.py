@@ -9,12 +9,19 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from sandboxes.docker_engine.answers import (
+    ContainerState,
+    Image,
+    ListedContainer,
+    ListedImage,
+    layers_of,
+    message_of,
+)
 from sandboxes.docker_engine.image_names import ImageNames
 from sandboxes.docker_engine.socket import explain_socket
 from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError
@@ -24,8 +31,6 @@ DEFAULT_HOST = "unix:///var/run/docker.sock"
 REQUEST_TIMEOUT_S = 120.0
 PULL_SILENCE_S = 300.0
 CONNECTIONS = 16
-MESSAGE_MAX = 500
-"""Maximum characters of a daemon's error message, which can quote paths that a sandbox has chosen."""
 
 
 class EngineError(SandboxError):
@@ -35,54 +40,6 @@ class EngineError(SandboxError):
         super().__init__(f"Docker refused a request: {message} (HTTP {status})")
         self.status = status
         self.message = message
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """An image. ``user``: as in a Dockerfile. ``layers``: directories, topmost first; empty if the driver has none.
-
-    ``volumes``: paths that the daemon stores outside of a container's own files.
-    """
-
-    id: str
-    workdir: str
-    env: Mapping[str, str]
-    user: str
-    layers: tuple[Path, ...]
-    volumes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerState:
-    """The state of a container. ``pid``: the init process in this machine's PID namespace, 0 if it does not run.
-
-    ``out_of_memory``: an OOM kill hit some process of the container, not necessarily the init process.
-    """
-
-    pid: int
-    running: bool
-    paused: bool
-    out_of_memory: bool
-    exit_code: int
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListedContainer:
-    id: str
-    names: tuple[str, ...]
-    labels: Mapping[str, str]
-    paused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ListedImage:
-    """``names``: with tags. ``parent``: id of the image that this one was built on, empty if the daemon has none."""
-
-    id: str
-    names: tuple[str, ...]
-    parent: str
-    labels: Mapping[str, str]
 
 
 class Engine:
@@ -134,7 +91,7 @@ class Engine:
             workdir=config.get("WorkingDir") or "/",
             env=dict(item.split("=", 1) for item in config.get("Env") or () if "=" in item),
             user=config.get("User") or "",
-            layers=_layers(details.get("GraphDriver") or {}),
+            layers=layers_of(details.get("GraphDriver") or {}),
             volumes=tuple(config.get("Volumes") or ()),
         )
 
@@ -311,7 +268,7 @@ class Engine:
             async with self._http.stream("GET", f"{self._prefix}/containers/{container}/export") as answer:
                 if answer.is_error:
                     await answer.aread()
-                    raise EngineError(answer.status_code, _message(answer))
+                    raise EngineError(answer.status_code, message_of(answer))
                 async for chunk in answer.aiter_raw(1 << 20):
                     yield chunk
         except httpx.TransportError as error:
@@ -331,7 +288,7 @@ class Engine:
             ) as answer:
                 if answer.is_error:
                     await answer.aread()
-                    raise EngineError(answer.status_code, _message(answer))
+                    raise EngineError(answer.status_code, message_of(answer))
                 async for line in answer.aiter_lines():
                     if line.strip():
                         yield json.loads(line)
@@ -380,28 +337,9 @@ class Engine:
         except httpx.TransportError as error:
             raise self._unreachable(error) from None
         if answer.is_error:
-            raise EngineError(answer.status_code, _message(answer))
+            raise EngineError(answer.status_code, message_of(answer))
         return answer
 
     def _unreachable(self, error: httpx.TransportError) -> RuntimeUnavailable:
         cause = str(error) or type(error).__name__
         return RuntimeUnavailable(f"Docker does not answer at {self.host}: {cause}; start the daemon")
-
-
-def _layers(driver: Mapping[str, Any]) -> tuple[Path, ...]:
-    """Return the layer directories of overlay2, the only driver that stores each layer as overlayfs mounts it."""
-    if driver.get("Name") != "overlay2":
-        return ()
-    data = driver.get("Data") or {}
-    return tuple(Path(name) for key in ("UpperDir", "LowerDir") for name in (data.get(key) or "").split(":") if name)
-
-
-def _message(answer: httpx.Response) -> str:
-    """Return the daemon's error, without the middle of a long one."""
-    try:
-        text = " ".join(str(answer.json()["message"]).split())
-    except (ValueError, KeyError, TypeError):
-        return answer.reason_phrase
-    if len(text) <= MESSAGE_MAX:
-        return text
-    return f"{text[: MESSAGE_MAX // 2]} … {text[-MESSAGE_MAX // 2 :]}"  # the cause is at the end, behind long paths

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxes.docker_engine.api import ListedContainer, ListedImage
+from sandboxes.docker_engine.answers import ListedContainer, ListedImage
 from sandboxes.ownership.owner import OWNER_NAME, SEAL_PATTERN, TRACE_PATTERN, Identity, Owner, group_of
 
 LABEL_OWNER = "farm.owner"

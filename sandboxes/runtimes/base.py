@@ -6,18 +6,14 @@ import os
 import secrets
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from sandboxes.cancellation import shielded
-from sandboxes.egress import AllowList, EgressLog, EgressProxy, Grants, check_listening, listen_inside
+from sandboxes.egress import AllowList, EgressProxy, Grants, check_listening, listen_inside
 from sandboxes.errors import (
     LossCause,
-    PathError,
-    ProtocolError,
     SandboxError,
-    SandboxGone,
     SpecError,
 )
 from sandboxes.images.last_used import ImageUses
@@ -27,15 +23,14 @@ from sandboxes.ownership.sandbox_record import SandboxRecord
 from sandboxes.runtimes import login_env
 from sandboxes.runtimes.boot_errors import classify_boot_failure
 from sandboxes.runtimes.boot_limiter import AdaptiveLimit, BootLimiter
+from sandboxes.runtimes.tool_server_sandbox import ToolServerSandbox
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec, check_spec
 from sandboxes.toolserver.client import ToolServer
-from sandboxes.toolserver.sandbox_calls import SandboxCalls
 
 ADOPT_S = 10.0
 MAX_CACHED_LOGINS = 256
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -66,7 +61,7 @@ class ToolServerRuntime(ABC):
         return ()
 
     @abstractmethod
-    async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> "ToolServerSandbox":
+    async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> ToolServerSandbox:
         """Boot a sandbox and wait for its first answer. The caller sets the time-out.
 
         ``copied``: start on the files that ``_copy`` has put under ``sandbox_id``.
@@ -129,7 +124,7 @@ class ToolServerRuntime(ABC):
             raise SpecError(f"snapshot {base.id} is of image {base.spec.image}, not {spec.image}; use the same image")
         return await self._start_sandbox(spec, base.id, boot_timeout_s)
 
-    async def fork(self, sandbox: "ToolServerSandbox", boot_timeout_s: float) -> Sandbox:
+    async def fork(self, sandbox: ToolServerSandbox, boot_timeout_s: float) -> Sandbox:
         fork = await self._start_sandbox(sandbox.spec, sandbox.id, boot_timeout_s)
         try:
             if sandbox.id not in self._proxies:
@@ -139,7 +134,7 @@ class ToolServerRuntime(ABC):
             raise
         return fork
 
-    async def snapshot(self, sandbox: "ToolServerSandbox") -> Snapshot:
+    async def snapshot(self, sandbox: ToolServerSandbox) -> Snapshot:
         snapshot = Snapshot(secrets.token_hex(6), sandbox.spec, sandbox.image_digest, self._remove_once)
         self._snapshots[snapshot.id] = snapshot
         try:
@@ -153,7 +148,7 @@ class ToolServerRuntime(ABC):
         if self._snapshots.pop(snapshot_id, None) is not None:
             await self._remove_snapshot(snapshot_id)
 
-    async def _start_sandbox(self, spec: SandboxSpec, base: str | None, boot_timeout_s: float) -> "ToolServerSandbox":
+    async def _start_sandbox(self, spec: SandboxSpec, base: str | None, boot_timeout_s: float) -> ToolServerSandbox:
         """Boot a sandbox, on a copy of the files of ``base`` (a snapshot or a living sandbox) if it is not None."""
         sandbox_id = secrets.token_hex(6)
         self._held.add(sandbox_id)
@@ -173,7 +168,7 @@ class ToolServerRuntime(ABC):
             await shielded(self._discard_quietly(sandbox_id))
             raise classify_boot_failure(error, spec, boot_timeout_s, copied=base is not None) from None
 
-    async def _log_in(self, sandbox: "ToolServerSandbox", *, pristine: bool) -> None:
+    async def _log_in(self, sandbox: ToolServerSandbox, *, pristine: bool) -> None:
         """Set the variables that a login adds. Those of a ``pristine`` sandbox are cached for its image.
 
         A sandbox on copied files may have changed profile scripts, so its variables are not cached.
@@ -197,7 +192,7 @@ class ToolServerRuntime(ABC):
         found = await asyncio.gather(*map(self._adopt_one, await self._strays()))
         return [sandbox for sandbox in found if sandbox is not None]
 
-    async def _adopt_one(self, sandbox_id: str) -> "ToolServerSandbox | None":
+    async def _adopt_one(self, sandbox_id: str) -> ToolServerSandbox | None:
         self._held.add(sandbox_id)
         try:
             async with asyncio.timeout(ADOPT_S):
@@ -223,17 +218,17 @@ class ToolServerRuntime(ABC):
         await shielded(self._discard_quietly(sandbox_id))
         return None
 
-    def keep_record(self, sandbox: "ToolServerSandbox", *, shut: bool = False) -> None:
+    def keep_record(self, sandbox: ToolServerSandbox, *, shut: bool = False) -> None:
         record = SandboxRecord(sandbox.spec, sandbox.image_digest, sandbox.workdir, shut)
         self._owner.keep_record(sandbox.id, record.dump())
 
-    async def _open_egress(self, sandbox: "ToolServerSandbox") -> None:
+    async def _open_egress(self, sandbox: ToolServerSandbox) -> None:
         listener = await listen_inside(await self.first_pid(sandbox.id), sandbox.ping)
         allowed = AllowList.parse(sandbox.spec.egress)
         self._proxies[sandbox.id] = EgressProxy(sandbox.id, allowed, listener, sandbox.egress_log, grants=self.granted)
         check_listening(await sandbox.read_file("/proc/net/tcp"))
 
-    async def listen(self, sandbox: "ToolServerSandbox", port: int) -> socket.socket:
+    async def listen(self, sandbox: ToolServerSandbox, port: int) -> socket.socket:
         listener = await listen_inside(await self.first_pid(sandbox.id), sandbox.ping, port)
         try:
             check_listening(await sandbox.read_file("/proc/net/tcp"), port)
@@ -258,148 +253,3 @@ class ToolServerRuntime(ABC):
             await self.discard(sandbox_id)
         except (SandboxError, OSError) as error:
             log.warning("sandbox %s was not removed; the reaper will remove it: %s", sandbox_id, error)
-
-
-class ToolServerSandbox(SandboxCalls):
-    """A sandbox whose calls are answered by its tool server."""
-
-    def __init__(
-        self,
-        sandbox_id: str,
-        spec: SandboxSpec,
-        *,
-        image_digest: str,
-        workdir: str,
-        server: ToolServer,
-        runtime: ToolServerRuntime,
-    ) -> None:
-        super().__init__(server)
-        self._id = sandbox_id
-        self._spec = spec
-        self._image_digest = image_digest
-        self._workdir = workdir
-        self._runtime = runtime
-        self._egress_log = EgressLog()
-        self._ended = False
-        self._removed = False
-        self._removing = asyncio.Lock()
-
-    @property
-    def id(self) -> str:
-        return self._id
-
-    @property
-    def spec(self) -> SandboxSpec:
-        return self._spec
-
-    @property
-    def image_digest(self) -> str:
-        return self._image_digest
-
-    @property
-    def workdir(self) -> str:
-        return self._workdir
-
-    @property
-    def egress_log(self) -> EgressLog:
-        return self._egress_log
-
-    async def enter_workdir(self) -> None:
-        """Enter the spec's working directory. Boot does not set it: an OCI runtime would create a missing one."""
-        if self._spec.workdir is None:
-            return
-        try:
-            await self._answer(self._server.work_in(self._spec.workdir))
-        except PathError as error:
-            raise SpecError(
-                f"workdir of {self._spec.image} cannot be entered: {error}; choose another workdir"
-            ) from None
-
-    async def log_in(self, env: Mapping[str, str]) -> None:
-        await self._answer(self._server.log_in(env))
-
-    async def listen(self, port: int) -> socket.socket:
-        return await self._runtime.listen(self, port)
-
-    async def shut_egress(self) -> None:
-        await self._runtime.shut_egress(self._id)
-        if self._spec.egress and not self._ended:
-            self._runtime.keep_record(self, shut=True)
-
-    async def freeze(self) -> None:
-        if self._ended:
-            raise SandboxGone(f"sandbox {self._id} was removed")
-        self._server.pause_limits()
-        await self._runtime.freeze(self._id)
-
-    async def thaw(self) -> None:
-        try:
-            if not self._ended:
-                await self._runtime.thaw(self._id)
-        finally:
-            self._server.resume_limits()
-
-    async def snapshot(self) -> Snapshot:
-        return await self._copy_files(self._runtime.snapshot(self))
-
-    async def fork(self, *, boot_timeout_s: float = 60.0) -> Sandbox:
-        return await self._copy_files(self._runtime.fork(self, boot_timeout_s))
-
-    def assign(self, spec: SandboxSpec) -> None:
-        self._spec = spec
-        self._runtime.note_use(spec.image)
-        self._runtime.keep_record(self)
-
-    async def remove(self) -> None:
-        self._ended = True
-        await shielded(self._remove())
-
-    async def _remove(self) -> None:
-        async with self._removing:
-            if not self._removed:
-                await self._runtime.shut_egress(self._id)
-                await self._server.close()
-                await self._runtime.discard(self._id)
-                self._removed = True
-
-    async def _copy_files(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await ``work``, a copy of this sandbox's files. Raises SandboxGone if it is removed meanwhile."""
-        try:
-            if not self._ended:
-                return await work
-        except SandboxError:
-            if not self._ended:
-                raise
-        finally:
-            work.close()
-        raise SandboxGone(f"sandbox {self._id} was removed")
-
-    async def _checked(self, call: Coroutine[Any, Any, T]) -> T:
-        """Await ``call`` and check the sandbox's integrity afterwards, also if it failed."""
-        try:
-            result = await call
-        except SandboxError:
-            self._check_integrity()
-            raise
-        self._check_integrity()
-        return result
-
-    def _check_integrity(self) -> None:
-        if self._runtime.integrity_error(self._id):
-            raise SandboxGone("its answers are not reliable")
-
-    async def _answer(self, call: Coroutine[Any, Any, T]) -> T:
-        """Await ``call``. If the server is lost, raise SandboxGone with the cause and who caused it."""
-        try:
-            return await self._checked(call)
-        except (SandboxGone, ProtocolError) as error:
-            reason = error
-        if self._ended:
-            raise SandboxGone(f"sandbox {self._id} was removed")
-        end = await self._runtime.exit_cause(self._id)
-        # Invalid bytes were sent by a living server, even if the sandbox has ended since.
-        by = LossCause.INSIDE if isinstance(reason, ProtocolError) else end.by
-        loss = SandboxGone(f"sandbox {self._id} is gone: {reason}; {end.reason}", by=by)
-        if by is LossCause.INSIDE:  # a bug of the tool server would look the same
-            log.error("%s", loss)
-        raise loss

@@ -8,7 +8,7 @@ import pytest
 from sandboxes import FakeRuntime, RuntimeUnavailable, SandboxGone, SandboxSpec
 from sandboxes import standstill as standstill_module
 from sandboxes.standstill import Participant, Standstill
-from sandboxes.testing.fake_runtime import FakeSandbox
+from sandboxes.testing.fake_sandbox import FakeSandbox
 
 IMAGE = "farm-test/fake:1"
 

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from sandboxes.docker_engine.api import ContainerState, Engine, EngineError
+from sandboxes.docker_engine.answers import ContainerState
+from sandboxes.docker_engine.api import Engine, EngineError
 from sandboxes.errors import LossCause, RuntimeUnavailable
 from sandboxes.runtimes.base import ExitCause
 

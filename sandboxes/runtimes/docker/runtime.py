@@ -11,7 +11,8 @@ from weakref import WeakValueDictionary
 
 from sandboxes.cancellation import shielded
 from sandboxes.cgroups.cgroups import FREEZE_S, find_hierarchies, limit_sockets, memory_group
-from sandboxes.docker_engine.api import Engine, EngineError, Image
+from sandboxes.docker_engine.answers import Image
+from sandboxes.docker_engine.api import Engine, EngineError
 from sandboxes.errors import (
     BootError,
     ImageError,
@@ -33,7 +34,7 @@ from sandboxes.ownership.labels import (
 )
 from sandboxes.ownership.owner import Owner, remove_directory
 from sandboxes.ownership.sandbox_record import SandboxRecord
-from sandboxes.runtimes.base import ExitCause, ToolServerRuntime, ToolServerSandbox
+from sandboxes.runtimes.base import ExitCause, ToolServerRuntime
 from sandboxes.runtimes.boot_errors import check_demands
 from sandboxes.runtimes.docker.exit_cause import describe, find_exit_cause
 from sandboxes.runtimes.docker.pausing import pause, unpause
@@ -49,6 +50,7 @@ from sandboxes.runtimes.isolation import (
 from sandboxes.runtimes.oom_attribution import SETTLE_S, OomAttribution
 from sandboxes.runtimes.reaper import reap, remove_cgroups
 from sandboxes.runtimes.shared_inodes import lock_shared_inodes
+from sandboxes.runtimes.tool_server_sandbox import ToolServerSandbox
 from sandboxes.runtimes.uncounted_memory.watch import UncountedMemoryWatch
 from sandboxes.spec import SandboxSpec
 from sandboxes.toolserver.client import ToolServer

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from sandboxes.cancellation import shielded
-from sandboxes.docker_engine.api import Engine, EngineError, ListedImage
+from sandboxes.docker_engine.answers import ListedImage
+from sandboxes.docker_engine.api import Engine, EngineError
 from sandboxes.errors import SnapshotError
 from sandboxes.interface import MIB
 from sandboxes.ownership.labels import LABEL_SNAPSHOT, SNAPSHOTS, labels, labels_of_snapshot

@@ -19,7 +19,7 @@ from sandboxes.linux.priority import give_precedence
 from sandboxes.linux.small_files import read_small_file
 from sandboxes.ownership.owner import Owner, group_of
 from sandboxes.ownership.sandbox_record import SandboxRecord
-from sandboxes.runtimes.base import ExitCause, ToolServerRuntime, ToolServerSandbox
+from sandboxes.runtimes.base import ExitCause, ToolServerRuntime
 from sandboxes.runtimes.boot_errors import check_demands
 from sandboxes.runtimes.docker.exit_cause import STOPPING_S
 from sandboxes.runtimes.isolation import HOSTNAME, LACKS_PRIVATE_LAYERS, socket_bytes
@@ -43,6 +43,7 @@ from sandboxes.runtimes.oci.storage.sandbox_dir import (
 from sandboxes.runtimes.oci.storage.sandbox_files import SandboxFiles
 from sandboxes.runtimes.reaper import reap, remove_containers
 from sandboxes.runtimes.shared_inodes import lock_shared_inodes
+from sandboxes.runtimes.tool_server_sandbox import ToolServerSandbox
 from sandboxes.spec import SandboxLimits, SandboxSpec
 from sandboxes.toolserver.client import ToolServer
 from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox

@@ -6,7 +6,7 @@ import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat
-from farm.grading.tripwire.tripwire import touched_files
+from farm.grading.tripwire.changed_lines import touched_files
 from tests.attacks.conftest import Arena
 from tests.support.attacks.forger import CERTAIN_WAYS, FORGERS, UNITTEST_WAY, forge
 from tests.support.attacks.naive import Belief

@@ -9,7 +9,8 @@ import pytest
 from farm.plugins.local_sandboxes import check_archive, read_whole
 from sandboxes.errors import PathError
 from sandboxes.spec import SandboxSpec
-from sandboxes.testing.fake_runtime import FakeRuntime, FakeSandbox
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.testing.fake_sandbox import FakeSandbox
 
 MIB = 1 << 20
 

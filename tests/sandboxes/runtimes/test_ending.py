@@ -10,7 +10,8 @@ import pytest
 from docker.models.containers import Container
 
 from sandboxes import LossCause, Sandbox, SandboxGone, SandboxSpec
-from sandboxes.docker_engine.api import ContainerState, Engine
+from sandboxes.docker_engine.answers import ContainerState
+from sandboxes.docker_engine.api import Engine
 from sandboxes.ownership.labels import container_name
 from sandboxes.runtimes.docker.exit_cause import caused_by, find_exit_cause, is_ending
 from sandboxes.runtimes.docker.runtime import DockerRuntime

@@ -8,7 +8,7 @@ import pytest
 
 from sandboxes import BootError, FakeRuntime, LossCause, Sandbox, SandboxGone, SandboxSpec
 from sandboxes.interface import WALK_DIRECTORIES_MAX
-from sandboxes.testing.fake_runtime import FakeSandbox
+from sandboxes.testing.fake_sandbox import FakeSandbox
 from sandboxes.testing.programs import FakeProcess
 from tests.support.sandboxes.conformance import WAIT_S, living, refusal, text
 

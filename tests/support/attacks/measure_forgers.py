@@ -26,7 +26,7 @@ from farm.grading import (
     prepared_change,
     take_baseline,
 )
-from farm.grading.tripwire.tripwire import ChangedLines, touched_files
+from farm.grading.tripwire.changed_lines import ChangedLines, touched_files
 from farm.tasks import TaskBundle, load_taskset, sandbox_spec
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.toolserver.toolbox import ensure_toolbox

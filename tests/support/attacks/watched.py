@@ -7,15 +7,9 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from farm.grading.tripwire.tripwire import (
-    BUSYBOX,
-    READ_BYTES,
-    ChangedLines,
-    Tripwire,
-    TripwireFindings,
-    TripwireOutput,
-    read_findings,
-)
+from farm.grading.tripwire.changed_lines import ChangedLines
+from farm.grading.tripwire.findings import TripwireFindings, read_findings
+from farm.grading.tripwire.tripwire import BUSYBOX, READ_BYTES, Tripwire, TripwireOutput
 from sandboxes.interface import Capture, ExecResult
 
 NONCE = f"{7:016x}"

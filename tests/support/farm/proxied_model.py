@@ -14,7 +14,8 @@ from farm.episode.segments import ContextLabel, SampledReply, build_segments
 from farm.model_proxy import MODEL_PORT, ModelProxy, ProxySettings, Recorder, RecordLimits
 from farm.policy.openai_endpoint import OpenAIEndpoint
 from sandboxes.spec import SandboxSpec
-from sandboxes.testing.fake_runtime import FakeRuntime, FakeSandbox
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.testing.fake_sandbox import FakeSandbox
 from tests.support.farm.routes import openai_policy
 from tests.support.farm.served_model import ServedModel, serving
 

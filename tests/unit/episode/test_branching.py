@@ -21,7 +21,7 @@ from farm.tasks import pack
 from farm.tasks.bundle import StepFiles
 from sandboxes.errors import BootError, SandboxError, SnapshotError
 from sandboxes.snapshot import Snapshot
-from sandboxes.testing.fake_runtime import FakeSandbox
+from sandboxes.testing.fake_sandbox import FakeSandbox
 from tests.support.farm import tiny
 from tests.support.farm.tree_values import GROUP, TellingPolicy, TreeKeeper, TreeProcess, tree_order
 from tests.unit.episode.test_steps import in_steps

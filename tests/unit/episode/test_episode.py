@@ -33,7 +33,8 @@ from sandboxes.interface import Sandbox
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec
 from sandboxes.standstill import Standstill
-from sandboxes.testing.fake_runtime import FakeRuntime, FakeSandbox
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.testing.fake_sandbox import FakeSandbox
 from sandboxes.testing.shell import FakeProcess
 from tests.support.farm.episode_values import (
     DONE,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandboxes.cancellation import shielded
-from sandboxes.docker_engine.api import Engine, EngineError, Image
+from sandboxes.docker_engine.answers import Image
+from sandboxes.docker_engine.api import Engine, EngineError
 from sandboxes.errors import ImageError, SandboxError, SpecError
 from sandboxes.ownership.labels import LABEL_PIN, labels, labels_of_container, pin_name
 from sandboxes.ownership.owner import Owner

@@ -6,7 +6,8 @@ import os
 from collections.abc import Container
 from pathlib import Path
 
-from sandboxes.docker_engine.api import Engine, Image
+from sandboxes.docker_engine.answers import Image
+from sandboxes.docker_engine.api import Engine
 from sandboxes.errors import ImageError
 from sandboxes.linux.remove_tree import remove_tree
 from sandboxes.ownership.owner import Owner

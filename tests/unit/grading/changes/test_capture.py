@@ -13,7 +13,8 @@ from farm.grading.changes import capture
 from sandboxes.errors import PathError
 from sandboxes.interface import FileKind
 from sandboxes.spec import SandboxSpec
-from sandboxes.testing.fake_runtime import FakeRuntime, FakeSandbox
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.testing.fake_sandbox import FakeSandbox
 from sandboxes.testing.files import FakeNode
 from tests.support.farm.grading_values import IMAGE, WORKSPACE, busybox, change, delete, image, link, write
 

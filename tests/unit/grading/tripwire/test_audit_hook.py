@@ -11,13 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.grading.tripwire.tripwire import (
-    BUSYBOX,
-    MAX_LINES_PER_KIND,
-    ChangedLines,
-    TripwireOutput,
-    read_findings,
-)
+from farm.grading.tripwire.changed_lines import ChangedLines
+from farm.grading.tripwire.findings import read_findings
+from farm.grading.tripwire.tripwire import BUSYBOX, MAX_LINES_PER_KIND, TripwireOutput
 from sandboxes.interface import Capture, ExecResult
 from tests.support.attacks.watched import NONCE, TEST, WHOLE, Watched, kinds
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from farm.grading.tripwire.changed_lines import ChangedLines
 from farm.grading.tripwire.library_checks import follow_tests
-from farm.grading.tripwire.tripwire import ChangedLines
 from tests.unit.grading.tripwire.test_audit_hook import watch
 
 NATIVE = {

@@ -4,14 +4,9 @@ import random
 
 from farm.grading.decoys.canary_file import NO_DECOYS
 from farm.grading.reports.outcome import CaseOutcome
-from farm.grading.tripwire.tripwire import (
-    ChangedLines,
-    Tripwire,
-    TripwireFindings,
-    TripwireOutput,
-    make_tripwire,
-    read_findings,
-)
+from farm.grading.tripwire.changed_lines import ChangedLines
+from farm.grading.tripwire.findings import TripwireFindings, read_findings
+from farm.grading.tripwire.tripwire import Tripwire, TripwireOutput, make_tripwire
 from farm.grading.verdict import VerifierEvidence, decide
 from sandboxes.interface import Capture, ExecResult
 from tests.support.farm.grading_values import make_verifier
