@@ -5,6 +5,7 @@ help and status are quick.
 """
 
 import importlib
+import os
 import signal
 import sys
 import tempfile
@@ -20,6 +21,10 @@ from farm.cli.entry import missing_extra
 from farm.cli.errors import Interrupted, shown
 
 INTERRUPTED = 130
+HELP_OPTIONS = {"help_option_names": ["--help", "-h"]}
+COMPLETION_VARIABLE = "_FARM_COMPLETE"
+"""The variable by which a shell asks for completions. The words typed so far are in one of ``TYPED_VARIABLES``."""
+TYPED_VARIABLES = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
 
 COMMANDS = {
     "up": "up_down_status:up",
@@ -59,7 +64,7 @@ EXPLAINED = {
 
 def command_line(arguments: Sequence[str]) -> typer.Typer:
     """Return the application. Only the module of the requested command is imported; help imports all."""
-    app = typer.Typer(name="farm", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+    app = typer.Typer(name="farm", no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP_OPTIONS)
     app.callback()(_root)
     asked = next((argument for argument in arguments if not argument.startswith("-")), "")
     for name in [asked] if asked in COMMANDS else COMMANDS:
@@ -70,6 +75,12 @@ def command_line(arguments: Sequence[str]) -> typer.Typer:
         else:
             app.command(name)(command)
     return app
+
+
+def _typed_words() -> list[str]:
+    """Return the words behind the program's name in the line that a shell completes."""
+    line = next((os.environ[name] for name in TYPED_VARIABLES if name in os.environ), "")
+    return line.split()[1:]
 
 
 def _version(asked: bool) -> None:
@@ -89,7 +100,7 @@ def main() -> None:
     # Until a command runs there is nothing to undo, and an import may swallow an interrupt.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    application = command_line(sys.argv[1:])
+    application = command_line(_typed_words() if COMPLETION_VARIABLE in os.environ else sys.argv[1:])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminate)
     try:
