@@ -27,9 +27,9 @@ COMPLETION_VARIABLE = "_FARM_COMPLETE"
 TYPED_VARIABLES = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
 
 COMMANDS = {
-    "up": "up_down_status:up",
-    "down": "up_down_status:down",
-    "status": "up_down_status:status",
+    "up": "up_down:up",
+    "down": "up_down:down",
+    "status": "observation.status:status",
     "logs": "observation.logs:logs",
     "doctor": "doctor:doctor",
     "run": "runs.run:run",

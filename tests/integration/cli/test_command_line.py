@@ -265,7 +265,7 @@ def test_stopped_gateway_is_reported_by_status(farm: Farm, up: Mapping[str, str]
 def test_killed_farm_cause_is_recorded_before_cleanup(tmp_path: Path) -> None:
     """The supervisor records the cause before it ends the remaining processes."""
     program = (
-        "import os, sys, time; from pathlib import Path; from farm.cli.up_down_status import _note_cause; "
+        "import os, sys, time; from pathlib import Path; from farm.cli.up_down import _note_cause; "
         "from farm.cluster.state_dir import last_crash; from farm.cluster.supervisor import fork_supervisor; "
         "from farm.config import Config; config = Config(state_dir=Path(sys.argv[1]))\n"
         "def told(ended): _note_cause(config, ended); print(last_crash(config.state_dir), flush=True)\n"

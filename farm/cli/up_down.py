@@ -1,4 +1,4 @@
-"""``farm up``, ``farm down`` and ``farm status``."""
+"""``farm up`` and ``farm down``."""
 
 import asyncio
 import contextlib
@@ -10,24 +10,18 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from farm.cli.connection import connected, no_farm
 from farm.cli.draining import drain, stop_and_show
 from farm.cli.errors import CliError, Interrupted
-from farm.cli.nodes import nodes_table
-from farm.cli.observation.archive import archive_line
-from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cli.runs.table import counts_line, run_table
+from farm.cli.options import ConfigFile, StateDir, progress_console, read_config
 from farm.cluster import (
     ClusterError,
     FarmInfo,
-    read_gateway_state,
     record_crash,
     recorded_crash,
     running_farm,
@@ -42,7 +36,6 @@ if TYPE_CHECKING:
 
 _STEP = "step: "
 _POLL_S = 0.1
-_STATUS_RETRY_S = 3.0
 _log = logging.getLogger(__name__)
 _AGAIN = "bring it up again with `farm up`, and its runs go on"
 
@@ -124,66 +117,6 @@ async def _reap(config: Config) -> None:
     from farm.node.leftovers import reap
 
     await reap(config, progress_console.print)
-
-
-def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> int:
-    """Show what runs on this machine and what it does. Exit code 1 if no farm runs."""
-    settings = read_config(config, state_dir)
-    info = running_farm(settings.state_dir)
-    if info is None:
-        raise no_farm(settings)
-    if info.role == "node":
-        _show_node(info, as_json)
-        return 0
-    gateway = _gateway(settings)
-    with connected(settings, retry_s=_STATUS_RETRY_S, silence_max_s=0.0) as client:
-        farm, runs = client.status(), client.runs()
-    if as_json:
-        described = {
-            **_described(info),
-            "gateway_pid": gateway,
-            **farm.model_dump(),
-            "runs": [run.model_dump() for run in runs],
-        }
-        print_json(described)
-        return 0
-    table_console.print(f"gateway {info.url}   process {gateway}   farm process {info.pid}")
-    if info.open_to_others:
-        table_console.print(
-            f"join from another machine with `FARM_JOIN_TOKEN=TOKEN farm up --join {info.address}`; "
-            f"TOKEN is what {info.state_dir / 'join-token'} on this machine holds",
-            soft_wrap=True,
-        )
-    table_console.print(nodes_table(farm.nodes))
-    table_console.print(counts_line(runs))
-    if runs:
-        table_console.print(run_table(runs))
-    if farm.archive is not None:
-        table_console.print(archive_line(farm.archive), soft_wrap=True)
-    return 0
-
-
-def _gateway(config: Config) -> int | None:
-    """Return the id of the gateway's process. Raises CliError with the cause while the gateway restarts."""
-    found = read_gateway_state(config.state_dir)
-    if found is None or found.pid is not None:
-        return found.pid if found else None
-    log = config.log_dir / "gateway.log"
-    raise CliError(
-        f"the gateway of {config.state_dir} is away: {found.trouble}; the farm goes on and starts it again, "
-        f"so ask again in a moment; its log is {log}"
-    )
-
-
-def _show_node(info: FarmInfo, as_json: bool) -> None:
-    if as_json:
-        print_json(_described(info))
-    else:
-        table_console.print(f"a node of the farm at {info.address}, process {info.pid}; the head knows the rest")
-
-
-def _described(info: FarmInfo) -> dict[str, object]:
-    return {**asdict(info), "state_dir": str(info.state_dir)}
 
 
 def _make(state_dir: Path) -> None:

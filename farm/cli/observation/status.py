@@ -1,0 +1,201 @@
+"""``farm status``: the nodes, the runs and the archive of this machine's farm, once or until an interrupt."""
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from farm.cli.connection import connected, no_farm
+from farm.cli.errors import CliError, shown
+from farm.cli.nodes import nodes_table
+from farm.cli.observation.archive import archive_line
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
+from farm.cli.runs.table import counts_line, run_table
+from farm.cluster import FarmInfo, read_gateway_state, running_farm
+from farm.config import Config
+
+if TYPE_CHECKING:
+    from farm.schemas.responses import FarmAnswer, RunAnswer
+
+_RETRY_S = 3.0
+_RATE_S = 60.0
+"""The time over which ``--watch`` shows how many rollouts were published."""
+
+
+@dataclass(frozen=True, slots=True)
+class FarmView:
+    """The state of a farm at one time."""
+
+    info: FarmInfo
+    gateway_pid: int | None
+    farm: "FarmAnswer"
+    runs: "Sequence[RunAnswer]"
+
+    @property
+    def accepted(self) -> int:
+        """The published rollouts of all stored runs."""
+        return sum(run.summary.accepted for run in self.runs)
+
+    def document(self) -> dict[str, Any]:
+        """Return the view as JSON values."""
+        return {
+            **describe_farm(self.info),
+            "gateway_pid": self.gateway_pid,
+            **self.farm.model_dump(mode="json"),
+            "runs": [run.model_dump(mode="json") for run in self.runs],
+        }
+
+    def parts(self) -> Iterator[RenderableType]:
+        """Yield the lines and tables for a terminal."""
+        info = self.info
+        yield f"gateway {info.url}   process {self.gateway_pid}   farm process {info.pid}"
+        if info.open_to_others:
+            yield (
+                f"join from another machine with `FARM_JOIN_TOKEN=TOKEN farm up --join {info.address}`; "
+                f"TOKEN is what {info.state_dir / 'join-token'} on this machine holds"
+            )
+        yield nodes_table(self.farm.nodes)
+        yield counts_line(self.runs)
+        if self.runs:
+            yield run_table(self.runs)
+        if self.farm.archive is not None:
+            yield archive_line(self.farm.archive)
+
+
+def status(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")] = False,
+    interval_s: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two views.")] = 2.0,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show what runs on this machine and what it does. Exit code 1 if no farm runs.
+
+    With --watch and --json, each view is one line.
+    """
+    settings = read_config(config, state_dir)
+    info = _running(settings)
+    if info.role == "node":
+        _show_node(info, as_json)
+    elif watch:
+        _watch(settings, interval_s, as_json)
+    elif as_json:
+        print_json(_read(settings).document())
+    else:
+        for part in _read(settings).parts():
+            table_console.print(part, soft_wrap=isinstance(part, str))
+    return 0
+
+
+def describe_farm(info: FarmInfo) -> dict[str, Any]:
+    """Return what the state directory says of a running farm, as JSON values."""
+    return {**asdict(info), "state_dir": str(info.state_dir)}
+
+
+def _running(settings: Config) -> FarmInfo:
+    info = running_farm(settings.state_dir)
+    if info is None:
+        raise no_farm(settings)
+    return info
+
+
+def _read(settings: Config) -> FarmView:
+    """Raises CliError and FarmError if the gateway does not answer."""
+    info, gateway = _running(settings), _gateway(settings)
+    with connected(settings, retry_s=_RETRY_S, silence_max_s=0.0) as client:
+        return FarmView(info, gateway, client.status(), client.runs())
+
+
+def _gateway(config: Config) -> int | None:
+    """Return the id of the gateway's process. Raises CliError with the cause while the gateway restarts."""
+    found = read_gateway_state(config.state_dir)
+    if found is None or found.pid is not None:
+        return found.pid if found else None
+    log = config.log_dir / "gateway.log"
+    raise CliError(
+        f"the gateway of {config.state_dir} is away: {found.trouble}; the farm goes on and starts it again, "
+        f"so ask again in a moment; its log is {log}"
+    )
+
+
+def _show_node(info: FarmInfo, as_json: bool) -> None:
+    if as_json:
+        print_json(describe_farm(info))
+    else:
+        table_console.print(f"a node of the farm at {info.address}, process {info.pid}; the head knows the rest")
+
+
+class _RateMeter:
+    """Measures how many rollouts a farm publishes."""
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[float, int]] = deque()
+
+    def per_minute(self, at_s: float, accepted: int) -> float | None:
+        """Add a count. Return the rollouts per minute over ``_RATE_S``; None if this is the first count.
+
+        The meter begins again if the count falls, because runs were deleted.
+        """
+        if self._counts and accepted < self._counts[-1][1]:
+            self._counts.clear()
+        self._counts.append((at_s, accepted))
+        while at_s - self._counts[0][0] > _RATE_S:
+            self._counts.popleft()
+        first_s, first = self._counts[0]
+        return None if at_s <= first_s else 60 * (accepted - first) / (at_s - first_s)
+
+
+def _watch(settings: Config, interval_s: float, as_json: bool) -> None:
+    """Show a view every ``interval_s`` until an interrupt. Raises CliError once the farm is down."""
+    on_screen = table_console.is_terminal and not as_json
+    live = Live(console=table_console, screen=True, auto_refresh=False) if on_screen else None
+    last: RenderableType | None = None
+    try:
+        with live or nullcontext():
+            for last, document in _views(settings, interval_s):
+                if as_json:
+                    sys.stdout.write(json.dumps(document, default=str) + "\n")
+                    sys.stdout.flush()
+                elif live is not None:
+                    live.update(last, refresh=True)
+                else:
+                    table_console.print(last, soft_wrap=True)
+    except KeyboardInterrupt:
+        if live is not None and last is not None:
+            table_console.print(last)
+
+
+def _views(settings: Config, interval_s: float) -> Iterator[tuple[RenderableType, dict[str, Any]]]:
+    """Yield each view for a terminal and as JSON values. A view of a gateway that is away has an ``error``."""
+    from farm.client import FarmError
+
+    meter, view = _RateMeter(), None
+    while True:
+        _running(settings)
+        now = time.time()
+        clock = time.strftime("%H:%M:%S", time.localtime(now))
+        try:
+            view = _read(settings)
+        except (CliError, FarmError) as error:
+            yield _away(clock, str(error), view), {"at": now, "error": str(error)}
+        else:
+            rate = meter.per_minute(time.monotonic(), view.accepted)
+            speed = "" if rate is None else f"   {rate:.1f} rollouts per minute"
+            running = sum(run.running for run in view.runs)
+            line = f"{clock}   {running} episodes run{speed}"
+            yield Group(line, *view.parts()), {"at": now, "rollouts_per_minute": rate, **view.document()}
+        time.sleep(interval_s)
+
+
+def _away(clock: str, cause: str, last: FarmView | None) -> RenderableType:
+    line = Text(f"{clock}   {shown(cause)}", style="bold red")
+    return line if last is None else Group(line, "the last view:", *last.parts())
