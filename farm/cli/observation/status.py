@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from farm.cli.connection import connected, no_farm
 from farm.cli.errors import CliError, shown
 from farm.cli.nodes import nodes_table
 from farm.cli.observation.archive import archive_line
+from farm.cli.observation.rate import RateMeter
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
 from farm.cli.runs.table import counts_line, run_table
 from farm.cluster import FarmInfo, read_gateway_state, running_farm
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from farm.schemas.responses import FarmAnswer, RunAnswer
 
 _RETRY_S = 3.0
-_RATE_S = 60.0
-"""The time over which ``--watch`` shows how many rollouts were published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,26 +132,6 @@ def _show_node(info: FarmInfo, as_json: bool) -> None:
         table_console.print(f"a node of the farm at {info.address}, process {info.pid}; the head knows the rest")
 
 
-class _RateMeter:
-    """Measures how many rollouts a farm publishes."""
-
-    def __init__(self) -> None:
-        self._counts: deque[tuple[float, int]] = deque()
-
-    def per_minute(self, at_s: float, accepted: int) -> float | None:
-        """Add a count. Return the rollouts per minute over ``_RATE_S``; None if this is the first count.
-
-        The meter begins again if the count falls, because runs were deleted.
-        """
-        if self._counts and accepted < self._counts[-1][1]:
-            self._counts.clear()
-        self._counts.append((at_s, accepted))
-        while at_s - self._counts[0][0] > _RATE_S:
-            self._counts.popleft()
-        first_s, first = self._counts[0]
-        return None if at_s <= first_s else 60 * (accepted - first) / (at_s - first_s)
-
-
 def _watch(settings: Config, interval_s: float, as_json: bool) -> None:
     """Show a view every ``interval_s`` until an interrupt. Raises CliError once the farm is down."""
     on_screen = table_console.is_terminal and not as_json
@@ -178,7 +156,7 @@ def _views(settings: Config, interval_s: float) -> Iterator[tuple[RenderableType
     """Yield each view for a terminal and as JSON values. A view of a gateway that is away has an ``error``."""
     from farm.client import FarmError
 
-    meter, view = _RateMeter(), None
+    meter, view = RateMeter(), None
     while True:
         _running(settings)
         now = time.time()

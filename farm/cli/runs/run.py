@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from farm.cli.connection import farm_for
@@ -22,6 +21,7 @@ from farm.cli.options import (
     words_of,
 )
 from farm.cli.rewards import meant_version, read_rules
+from farm.cli.runs.progress import RunProgress
 from farm.cli.runs.summary import commonest_failure, document, summary_table, unsolved_by_oracle, untrainable_lines
 from farm.config import Config
 from farm.core.policy_document import POLICY_NAME
@@ -318,35 +318,15 @@ def _announce(begun: "RunAnswer", as_json: bool) -> None:
         table_console.print(f"{begun.run_id}: look with `farm rollouts list --run {begun.run_id}`")
 
 
-def progress_note(run: "RunAnswer") -> str:
-    """Return the counts of a run, and why its episodes wait."""
-    counts = f"{run.running} running, {run.waiting} waiting, {run.summary.solved} solved"
-    why = run.outage or run.why_waiting
-    return f"{counts}; {why}" if why else counts
-
-
 def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
     """Show the run until it has ended. An interrupt cancels it."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}", style="dim", markup=False),
-    )
     from farm.client import GatewayUnavailable
 
     seen = begun
     try:
-        with Progress(*columns, console=progress_console) as progress:
-            bar = progress.add_task(begun.run_id, total=begun.summary.expected or None, note="")
-            told = ""
+        with RunProgress(begun) as progress:
             for seen in client.wait_run(begun.run_id, poll_s=0.2):
-                progress.update(bar, completed=seen.summary.accepted, note=shown(progress_note(seen)))
-                if seen.outage and seen.outage != told and not progress_console.is_terminal:
-                    progress_console.print(f"waiting: {seen.outage}")  # no bar is seen there
-                told = seen.outage
+                progress.show(seen)
     except GatewayUnavailable:
         progress_console.print(f"{begun.run_id} goes on; `farm runs show {begun.run_id}` shows it")
         raise

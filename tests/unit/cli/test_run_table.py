@@ -6,9 +6,10 @@ from typing import Literal
 import pytest
 
 from farm.cli.nodes import nodes_table
+from farm.cli.observation.rate import RateMeter
 from farm.cli.options import PlainConsole
 from farm.cli.runs import pacing_rows, policy_name, rates_table, rollout_count
-from farm.cli.runs.run import progress_note
+from farm.cli.runs.progress import progress_note
 from farm.cli.runs.table import counts_line, ordered, run_table
 from farm.schemas.responses import (
     GroupOptionsAnswer,
@@ -107,15 +108,22 @@ def test_lost_node_row_has_no_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "note"),
+    ("one", "cause"),
     [
-        (run("a", running=8), "8 running, 5 waiting, 5 solved"),
-        (run("a", running=8, why_waiting="all slots"), "8 running, 5 waiting, 5 solved; all slots"),
-        (run("a", running=8, why_waiting="all slots", outage="503"), "8 running, 5 waiting, 5 solved; 503"),
+        (run("a", running=8), ""),
+        (run("a", running=8, why_waiting="all slots"), "; all slots"),
+        (run("a", running=8, why_waiting="all slots", outage="503"), "; 503"),
     ],
 )
-def test_progress_note_keeps_counts(one: RunAnswer, note: str) -> None:
-    assert progress_note(one) == note
+def test_progress_note_keeps_counts(one: RunAnswer, cause: str) -> None:
+    assert progress_note(one) == f"8 running, 5 waiting, 5 solved (100% of 5 judged){cause}"
+    assert progress_note(one, 2.5) == f"8 running, 5 waiting, 5 solved (100% of 5 judged), 2.5 per minute{cause}"
+
+
+def test_rate_is_over_last_minute_and_restarts_after_deletion() -> None:
+    meter = RateMeter()
+    rates = [meter.per_minute(at_s, count) for at_s, count in ((0, 10), (30, 20), (60, 30), (90, 90), (91, 0), (92, 1))]
+    assert rates == [None, 20.0, 20.0, 70.0, None, 60.0]
 
 
 def test_run_without_end_shows_no_expected_rollouts() -> None:

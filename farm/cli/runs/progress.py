@@ -1,0 +1,82 @@
+"""The progress of a run while ``farm run`` waits for it: a bar on a terminal, now and then a line elsewhere."""
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from farm.cli.errors import shown
+from farm.cli.observation.rate import RateMeter
+from farm.cli.options import progress_console
+
+if TYPE_CHECKING:
+    from farm.schemas.responses import RunAnswer
+
+_LINE_S = 30.0
+"""Seconds between two lines if there is no terminal."""
+
+
+def progress_note(run: "RunAnswer", per_minute: float | None = None) -> str:
+    """Return the counts of a run, its rate if it is known, and why its episodes wait."""
+    counts = run.summary
+    judged = counts.accepted - counts.unjudged
+    rate = f" ({counts.solved / judged:.0%} of {judged} judged)" if judged else ""
+    speed = "" if per_minute is None else f", {per_minute:.1f} per minute"
+    line = f"{run.running} running, {run.waiting} waiting, {counts.solved} solved{rate}{speed}"
+    why = run.outage or run.why_waiting
+    return f"{line}; {why}" if why else line
+
+
+class RunProgress:
+    """Shows one run."""
+
+    def __init__(self, run: "RunAnswer") -> None:
+        self._bars = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}", style="dim", markup=False),
+            console=progress_console,
+            disable=not progress_console.is_terminal,
+        )
+        self._bar = self._bars.add_task(run.run_id, total=run.summary.expected or None, note="")
+        self._meter = RateMeter()
+        self._outage = ""
+        self._line_due = time.monotonic() + _LINE_S
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def show(self, run: "RunAnswer") -> None:
+        """Show the present state of the run."""
+        now = time.monotonic()
+        note = shown(progress_note(run, self._meter.per_minute(now, run.summary.accepted)))
+        self._bars.update(self._bar, completed=run.summary.accepted, note=note)
+        if progress_console.is_terminal:
+            return
+        if run.outage and run.outage != self._outage:
+            progress_console.print(f"waiting: {run.outage}")
+        self._outage = run.outage
+        if now >= self._line_due:
+            self._line_due = now + _LINE_S
+            total = run.summary.expected or "∞"
+            progress_console.print(f"{run.run_id}: {run.summary.accepted}/{total} rollouts; {note}")
