@@ -11,6 +11,7 @@ from farm.config import Config
 from farm.gateway import errors
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.errors import ApiError
+from farm.gateway.openapi import DescribedApi, operation_id
 from farm.gateway.request_guard import RequestGuard
 from farm.gateway.routes import (
     checkpoints,
@@ -47,13 +48,14 @@ def make_app(
     node_logs: NodeLogs,
 ) -> FastAPI:
     """Return the ASGI application. It opens and closes nothing: store, scheduler and nodes belong to the caller."""
-    app = FastAPI(
+    app = DescribedApi(
         title="farm",
         version=farm.__version__,
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
         redirect_slashes=False,
+        generate_unique_id_function=operation_id,
     )
     app.state.store = store
     app.state.scheduler = scheduler

@@ -5,7 +5,7 @@ The token is checked before a request's body is read; the route checks the role.
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Annotated, Literal
 
@@ -55,18 +55,20 @@ def _digest(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
-def require(least: Role) -> Callable[[Request], Role]:
-    """Return a dependency that yields the caller's role and demands at least ``least``."""
+class RequireRole:
+    """A dependency that returns the caller's role and demands at least ``least``."""
 
-    def check(request: Request) -> Role:
+    def __init__(self, least: Role) -> None:
+        self.least = least
+
+    def __call__(self, request: Request) -> Role:
         role: Role = request.state.role
-        if role < least:
-            raise ApiError(ProblemType.FORBIDDEN, f"this needs the role {least.name.lower()}, not {role.name.lower()}")
+        if role < self.least:
+            needed = self.least.name.lower()
+            raise ApiError(ProblemType.FORBIDDEN, f"this needs the role {needed}, not {role.name.lower()}")
         return role
 
-    return check
 
-
-AsViewer = Annotated[Role, Depends(require(Role.VIEWER))]
-AsLearner = Annotated[Role, Depends(require(Role.LEARNER))]
-AsOperator = Annotated[Role, Depends(require(Role.OPERATOR))]
+AsViewer = Annotated[Role, Depends(RequireRole(Role.VIEWER))]
+AsLearner = Annotated[Role, Depends(RequireRole(Role.LEARNER))]
+AsOperator = Annotated[Role, Depends(RequireRole(Role.OPERATOR))]

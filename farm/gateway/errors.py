@@ -166,6 +166,8 @@ def _invalid(error: RequestValidationError) -> ApiError:
 
 async def _answer(request: Request, error: Exception) -> Response:
     refused = to_api_error(error)
+    if refused.kind is ProblemType.METHOD_NOT_ALLOWED:  # each route names only its own methods
+        refused.headers["Allow"] = request.app.methods_of(request.url.path)
     if refused.kind is ProblemType.STORE_UNAVAILABLE:
         _LOG.warning("%s %s: %s", request.method, request.url.path, refused.detail)
     return refused.response()

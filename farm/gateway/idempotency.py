@@ -26,7 +26,8 @@ _KEEP_S = 600.0
 _MOST_KEYS = 4096
 _MOST_ANSWER_BYTES = 8 * 1024
 _KEPT_HEADERS = ("content-type", "content-encoding", "vary")
-_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+KEY_PATTERN = r"[\x21-\x7e]{1,255}"
+_KEY = re.compile(KEY_PATTERN)
 
 
 class IdempotentRoute(APIRoute):

@@ -12,9 +12,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
 )
 
 from farm.core import rollout as core
@@ -160,15 +158,8 @@ class RolloutHead(Wire):
     audit: tuple[AuditFlagRecord, ...] = ()
     model: Text = ""
     harness_digest: Text = ""
-    branches: tuple[BranchPointRecord, ...] = ()
-
-    @model_serializer(mode="wrap")
-    def _without_empty_branches(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the branches out if there are none, so that clients that do not know them read all other rollouts."""
-        plain: dict[str, Any] = dump(self)
-        if not self.branches:
-            plain.pop("branches", None)
-        return plain
+    branches: Annotated[tuple[BranchPointRecord, ...], Field(exclude_if=lambda branches: not branches)] = ()
+    """Left out if there are none, so that clients that do not know them read all other rollouts."""
 
 
 class RolloutRecord(RolloutHead):

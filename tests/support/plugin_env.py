@@ -106,11 +106,11 @@ def make_env(place: Path, name: str, extras: str, constraints: Path, *, python: 
     if (environment / "made").exists():
         return environment
     shutil.rmtree(environment, ignore_errors=True)
-    _uv("venv", "--python", python(), environment)
+    run_uv("venv", "--python", python(), environment)
     install = ("pip", "install", "--python", environment / "bin/python", "--constraints", constraints)
     links = os.environ.get("PIP_FIND_LINKS", "").split()
     found = (word for link in links for word in ("--find-links", link))
-    _uv(*install, *found, "--editable", f"{ROOT}[{extras}]", "pytest", "pytest-asyncio")
+    run_uv(*install, *found, "--editable", f"{ROOT}[{extras}]", "pytest", "pytest-asyncio")
     (environment / "made").touch()
     return environment
 
@@ -127,7 +127,8 @@ def _find_python() -> str:
     return PYTHONS[0]
 
 
-def _uv(*words: object) -> None:
+def run_uv(*words: object) -> None:
+    """Run uv. Raises RuntimeError with its message if it fails."""
     done = subprocess.run([UV, "--quiet", *map(str, words)], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"uv {words[0]}: {done.stderr.strip()}")

@@ -14,6 +14,7 @@ from farm.gateway.auth import AsLearner, AsViewer
 from farm.gateway.content_negotiation import group_body, negotiate_format, unreadable
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
+from farm.gateway.openapi import PACKED_ANSWER
 from farm.gateway.routes.runs import check_names, make_spec, notify_scheduler, refuse_steps
 from farm.gateway.sandbox_tasks import NamedTask, find_task
 from farm.schemas.delivery.answers import (
@@ -66,7 +67,7 @@ async def list_groups(request: Request, role: AsViewer) -> RequestedGroupsAnswer
     return RequestedGroupsAnswer(groups=tuple(map(_described, await store.requests.list())))
 
 
-@router.get("/{group}", response_model=ReadGroupAnswer)
+@router.get("/{group}", response_model=ReadGroupAnswer, responses=PACKED_ANSWER)
 async def get_group(
     group: GroupIdPath,
     request: Request,

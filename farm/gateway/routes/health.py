@@ -5,6 +5,7 @@ import logging
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.gateway.auth import AsViewer
@@ -51,7 +52,7 @@ async def _check(store: Store, scheduler: SchedulerClient) -> None:
         raise SchedulerUnavailable(NO_ANSWER) from error
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request, role: AsViewer) -> Response:
     """Return Prometheus text: the gateway's series, and the scheduler's if it answers."""
     scheduler: SchedulerClient = request.app.state.scheduler

@@ -13,6 +13,7 @@ from farm.gateway.auth import AsLearner
 from farm.gateway.content_negotiation import lease_body, negotiate_format, unreadable
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import LEASE_HEADER, IdempotentRoute
+from farm.gateway.openapi import PACKED_ANSWER
 from farm.schemas.delivery.leases import ExtendBody, LeaseBody
 from farm.schemas.problems import FieldProblem, ProblemType
 from farm.schemas.requests import LEASE_ID, EmptyBody
@@ -25,7 +26,9 @@ router = APIRouter(prefix="/v1", route_class=IdempotentRoute, tags=["leases"])
 LeaseIdPath = Annotated[str, Path(pattern=LEASE_ID)]
 
 
-@router.post("/lease", response_model=LeaseAnswer, responses={204: {"description": "Nothing came in time"}})
+@router.post(
+    "/lease", response_model=LeaseAnswer, responses={**PACKED_ANSWER, 204: {"description": "Nothing came in time"}}
+)
 async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
     """Lease complete groups for a time. Unless they are acked before it ends, they are delivered again.
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, BeforeValidator
+from pydantic_core import PydanticCustomError
 
 from farm.config import Config
 from farm.gateway.auth import AsViewer
@@ -24,6 +25,16 @@ Level = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 _FARM = "(scheduler)"
 
 
+def _date_and_time(text: object) -> object:
+    """Refuse a bare number, which pydantic would read as a Unix time."""
+    if isinstance(text, str) and "T" not in text.upper():
+        raise PydanticCustomError("date_time", "should be a date and time with its zone, such as 2026-01-31T12:00:00Z")
+    return text
+
+
+Time = Annotated[AwareDatetime | None, BeforeValidator(_date_and_time)]
+
+
 @router.get("/logs")
 async def search_logs(
     request: Request,
@@ -32,8 +43,8 @@ async def search_logs(
     run: Id = "",
     rollout: Id = "",
     level: Level = "DEBUG",
-    since: AwareDatetime | None = None,
-    until: AwareDatetime | None = None,
+    since: Time = None,
+    until: Time = None,
     contains: Annotated[str, Query(max_length=512)] = "",
     limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 200,
 ) -> LogsAnswer:

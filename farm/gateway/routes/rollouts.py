@@ -9,6 +9,7 @@ from farm.core.rollout import Status
 from farm.gateway.auth import AsViewer
 from farm.gateway.content_negotiation import negotiate_format, record_body
 from farm.gateway.errors import ApiError
+from farm.gateway.openapi import PACKED_ANSWER
 from farm.schemas.media_types import JSON_TYPE
 from farm.schemas.msgpack_encoding import MalformedRecord
 from farm.schemas.problems import ProblemType
@@ -45,7 +46,7 @@ async def list_rollouts(
     return RolloutsAnswer(rollouts=page.rollouts, cursor=page.cursor, unreadable=page.unreadable)
 
 
-@router.get("/rollouts/{rollout_id}", response_model=RolloutRecord)
+@router.get("/rollouts/{rollout_id}", response_model=RolloutRecord, responses=PACKED_ANSWER)
 async def get_rollout(rollout_id: RolloutIdPath, request: Request, role: AsViewer) -> Response:
     """Return one rollout with its tokens."""
     store: Store = request.app.state.store

@@ -9,6 +9,7 @@ from farm.core.run import TaskRef
 from farm.gateway.auth import AsLearner, AsViewer
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
+from farm.gateway.openapi import BYTES_ANSWER, BYTES_BODY
 from farm.gateway.request_guard import MOST_FILE_BYTES
 from farm.gateway.routes.runs import ask_scheduler
 from farm.gateway.sandbox_calls import counted, find_record, new_sandbox_id, on_node, start
@@ -172,7 +173,7 @@ async def exec_program(sandbox_id: SandboxIdPath, body: ExecBody, request: Reque
     return await counted(request, "exec", work())
 
 
-@router.get("/{sandbox_id}/files", response_class=Response)
+@router.get("/{sandbox_id}/files", response_class=Response, responses=BYTES_ANSWER)
 async def read_file(
     sandbox_id: SandboxIdPath,
     request: Request,
@@ -199,7 +200,7 @@ async def read_file(
     return Response(answered.result, media_type="application/octet-stream", headers=headers)
 
 
-@router.put("/{sandbox_id}/files")
+@router.put("/{sandbox_id}/files", openapi_extra=BYTES_BODY)
 async def write_file(
     sandbox_id: SandboxIdPath, request: Request, role: AsLearner, path: FilePath, executable: bool | None = None
 ) -> FileWrittenAnswer:
