@@ -93,7 +93,7 @@ def metrics() -> Iterator[str]:
 def _series(registry: CollectorRegistry) -> Iterator[tuple[str, tuple[str, ...], str]]:
     labels: dict[str, tuple[str, ...]] = {}
     for collector in registry._collector_to_names:
-        families: list[Any] = [*collector.collect()] if isinstance(collector, FarmMetrics) else [collector]
+        families: list[Any] = [collector] if hasattr(collector, "_labelnames") else [*collector.collect()]
         labels |= {getattr(one, "_name", getattr(one, "name", "")): tuple(one._labelnames) for one in families}
     for family in registry.collect():
         suffix = "_total" if family.type == "counter" else ""
