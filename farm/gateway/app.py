@@ -14,6 +14,7 @@ from farm.gateway.errors import ApiError
 from farm.gateway.request_guard import RequestGuard
 from farm.gateway.routes import (
     checkpoints,
+    discovery,
     groups,
     health,
     leases,
@@ -28,7 +29,7 @@ from farm.gateway.routes import (
 from farm.gateway.tasksets import Prepare, PreparedTasksets
 from farm.learner_sandboxes import SandboxNodes
 from farm.logs import NodeLogs
-from farm.scheduler.client import SchedulerClient
+from farm.scheduler.client import NodeMetricsSource, SchedulerClient
 from farm.schemas.problems import FieldProblem, ProblemType
 from farm.schemas.request_body import MOST_FIELDS
 from farm.store import Store
@@ -45,6 +46,7 @@ def make_app(
     prepare: Prepare,
     sandbox_nodes: SandboxNodes,
     node_logs: NodeLogs,
+    node_metrics: NodeMetricsSource,
 ) -> FastAPI:
     """Return the ASGI application. It opens and closes nothing: store, scheduler and nodes belong to the caller."""
     app = FastAPI(
@@ -61,6 +63,7 @@ def make_app(
     app.state.prepare = prepare
     app.state.sandbox_nodes = sandbox_nodes
     app.state.node_logs = node_logs
+    app.state.node_metrics = node_metrics
     app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
     app.state.prepared = PreparedTasksets(store, prepare, app.state.preparing)
     app.state.series = health.GatewayMetrics()
@@ -73,6 +76,7 @@ def make_app(
         policies.router,
         nodes.router,
         logs.router,
+        discovery.router,
         leases.router,
         checkpoints.router,
         groups.router,

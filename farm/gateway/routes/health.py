@@ -4,7 +4,15 @@ import asyncio
 import logging
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.gateway.auth import AsViewer
@@ -93,6 +101,11 @@ class GatewayMetrics:
             ("call", "outcome"),
             registry=self.registry,
         )
+        self._started = Gauge(
+            "farm_gateway_started_timestamp_seconds", "Unix time at which this gateway started", registry=self.registry
+        )
+        self._started.set_to_current_time()
+        ProcessCollector(registry=self.registry)
         self.sent = Counter("farm_http_sent_bytes", "Bytes of answers", ("route",), registry=self.registry)
 
 
