@@ -8,7 +8,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from farm.node.host_stats import HostReading, read_machine
@@ -24,6 +32,8 @@ IMAGE_BYTES_S = 60.0
 ReadBytes = Callable[[], Awaitable[int]]
 
 _log = logging.getLogger(__name__)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # as in farm.scheduler.metrics
 
 
 class NodeMetrics:
@@ -153,7 +163,7 @@ class _AgentSeries:
     def _sandboxes(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         ready, wanted = self._pool.fill if self._pool else (0, 0)
         yield GaugeMetricFamily("farm_sandbox_pool_ready", "Started sandboxes of the pool that wait for use", ready)
-        yield GaugeMetricFamily("farm_sandbox_pool_wanted", "Sandboxes that the pool is told to keep ready", wanted)
+        yield GaugeMetricFamily("farm_sandbox_pool_wanted", "Sandboxes that the pool keeps ready", wanted)
         taken = self._pool.handed_out if self._pool else 0
         yield CounterMetricFamily("farm_sandbox_pool_taken", "Sandboxes that were taken from the pool", taken)
 
@@ -189,7 +199,7 @@ def _machine(reading: HostReading) -> Iterator[GaugeMetricFamily]:
     yield disks
     stalls = GaugeMetricFamily(
         "farm_machine_pressure_ratio",
-        "Part of the last 10 s in which some tasks, or all (full), waited for the resource",
+        "Part of the last 10 s in which some or all tasks waited for it",
         labels=("resource", "tasks"),
     )
     pressure = reading.pressure

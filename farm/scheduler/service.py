@@ -382,6 +382,7 @@ class SchedulerService:
                 why_waiting=self._scheduler.why_waiting(run_id, now),
                 outage=self._scheduler.outage(run_id),
                 paced_by=run.paced_by,
+                paused=run.paused,
             )
             for run_id, run in self._scheduler.runs.items()
         )

@@ -24,13 +24,13 @@ async def prometheus_targets(request: Request, role: AsViewer) -> list[Prometheu
     scheduler: SchedulerClient = request.app.state.scheduler
     status = await ask_scheduler(scheduler.status())
     address = (request.headers.get("host") or request.url.netloc,)
-    farm = PrometheusTargets(targets=address, labels={"__metrics_path__": "/metrics", "component": "farm"})
+    farm = PrometheusTargets(targets=address, labels={"__metrics_path__": "/metrics", "source": "farm"})
     nodes = (
         PrometheusTargets(
             targets=address,
             labels={
                 "__metrics_path__": f"/metrics/nodes/{node.node_id}",
-                "component": "node",
+                "source": "node",
                 "instance": node.node_id,
                 "node": node.node_id,
             },

@@ -11,6 +11,7 @@ from prometheus_client import (
     Gauge,
     Histogram,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
 )
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +22,9 @@ from farm.schemas.responses import HealthAnswer
 from farm.store import Store
 
 _LOG = logging.getLogger(__name__)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # as in farm.scheduler.metrics
+
 _PATIENCE_S = 2.0
 
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})

@@ -1,7 +1,7 @@
 """Series by policy version and by task, whose number has a bound.
 
-A version that is older than the newest ones, and a task that has not ended an episode for long, has no series of its
-own any more: its counts go to the series of all others, so no episode is lost from a sum.
+The series of a version end when there are enough newer ones, and those of a task when enough others have ended an
+episode since. Its counts go to no other series, because a counter that takes in others' counts shows a false rate.
 """
 
 from collections import Counter, OrderedDict
@@ -47,16 +47,12 @@ class _Figures:
     tools: Counter[str] = field(default_factory=Counter)
     audit: Counter[str] = field(default_factory=Counter)
 
-    def absorb(self, other: "_Figures") -> None:
-        self.counts.update(other.counts)
-        self.judged += other.judged
-        self.rewards += other.rewards
-        self.tools.update(other.tools)
-        self.audit.update(other.audit)
-
 
 class VersionSeries:
-    """The behaviour of policies by version: of the newest versions of each policy, and of all older ones together."""
+    """The behaviour of policies by version: of the newest versions of each policy.
+
+    An episode that ends late, when its version has no series any more, counts as ``older``.
+    """
 
     def __init__(self) -> None:
         self._policies: OrderedDict[str, dict[int | None, _Figures]] = OrderedDict()
@@ -116,10 +112,9 @@ class VersionSeries:
             return versions[version]
         numbered = sorted(known for known in versions if known is not None)
         if version is not None and len(numbered) >= NEWEST_VERSIONS:
-            older = self._older.setdefault(name, _Figures())
             if version < numbered[0]:
-                return older
-            older.absorb(versions.pop(numbered[0]))
+                return self._older.setdefault(name, _Figures())
+            del versions[numbered[0]]
         return versions.setdefault(version, _Figures())
 
     def _shown(self) -> Iterator[tuple[str, str, _Figures]]:
@@ -131,12 +126,11 @@ class VersionSeries:
 
 
 class TaskSeries:
-    """Solve rate, flakiness and cost by task, of the tasks that ended an episode last, and of all others together."""
+    """Solve rate, flakiness and cost by task, of the tasks that ended an episode last."""
 
     def __init__(self, most: int = MOST_TASKS) -> None:
         self._most = most
         self._tasks: OrderedDict[str, Counter[str]] = OrderedDict()
-        self._others: Counter[str] = Counter()
 
     def observe(self, report: EpisodeReport) -> None:
         """Count an attempt that has ended, published or not."""
@@ -147,15 +141,13 @@ class TaskSeries:
         if report.published:
             counts.update(_task_counts(report))
         if len(self._tasks) > self._most:
-            _, oldest = self._tasks.popitem(last=False)
-            self._others.update(oldest)
+            self._tasks.popitem(last=False)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Yield the families; called by the registry."""
-        shown = {**self._tasks, OTHERS: self._others} if self._others else self._tasks
         for name, text in TASK_COUNTS.items():
             family = CounterMetricFamily(f"farm_task_{name}", text, labels=("task",))
-            for task, counts in shown.items():
+            for task, counts in self._tasks.items():
                 family.add_metric((task,), counts[name])
             yield family
 

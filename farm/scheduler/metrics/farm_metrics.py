@@ -1,8 +1,16 @@
 """The series of episodes, and the registry of the scheduler's process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Summary,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from farm.core.run import EpisodeReport
 from farm.core.untrainable_reasons import INCONSISTENT, NO_TOKENS
@@ -16,6 +24,7 @@ from farm.scheduler.metrics.group_times import GroupTimes
 
 BY_POLICY = {
     "episodes": "Published episodes",
+    "solved_episodes": "Of these, those with the highest possible verdict",
     "terminal_only_episodes": "Of these, those that only used a terminal",
     "flagged_episodes": "Of these, those with an audit flag",
     "edit_calls": "Successful edits by an edit tool",
@@ -26,6 +35,9 @@ OTHER_COMPONENTS = "(others)"
 
 PLUGIN_FAILED = "plugin_failed."
 NOT_PHASES = frozenset({"total_s", "overhead_s", "turnaround_s"})
+
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series beside each counter and histogram, which no query needs
 
 
 class FarmMetrics:
@@ -186,7 +198,7 @@ class FarmMetrics:
                 self._malformed.labels(name.removeprefix("malformed_")).inc(value)
             elif name.startswith("egress_"):
                 self._egress.labels(name.removeprefix("egress_")).inc(value)
-        self._observe_behaviour(report.policy, figures)
+        self._observe_behaviour(report)
         if "total_s" in figures:
             self._episode_s.observe(figures["total_s"])
             self._overhead.observe(figures.get("overhead_s", 0.0))
@@ -197,10 +209,12 @@ class FarmMetrics:
         self._tokens.labels("prompt").inc(figures.get("prompt_tokens", 0.0))
         self._tokens.labels("completion").inc(figures.get("completion_tokens", 0.0))
 
-    def _observe_behaviour(self, policy: str, figures: Mapping[str, float]) -> None:
+    def _observe_behaviour(self, report: EpisodeReport) -> None:
+        policy, figures = report.policy, report.metrics
         flagged = {name: value for name, value in figures.items() if name.startswith("audit_") and value}
         counts = {
             "episodes": 1.0,
+            "solved_episodes": float(is_solved(report)),
             "terminal_only_episodes": figures.get("terminal_only", 0.0),
             "flagged_episodes": float(bool(flagged)),
             "edit_calls": figures.get("edit_calls", 0.0),

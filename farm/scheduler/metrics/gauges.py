@@ -52,6 +52,11 @@ class SnapshotSeries:
             "farm_episodes_waiting", "Episodes that wait for a slot", sum(run.waiting for run in runs)
         )
         yield GaugeMetricFamily("farm_requested_groups_running", "Requested groups that have not ended", len(requested))
+        yield GaugeMetricFamily(
+            "farm_runs_idle",
+            "Runs that start nothing, neither paused nor held back by weights or learner",
+            sum(bool(run.waiting and not (run.running or run.paused or run.paced_by)) for run in runs),
+        )
         held_back = GaugeMetricFamily("farm_runs_waiting", "Runs that start no group, by cause", labels=("cause",))
         causes = Tally(run.paced_by for run in runs if run.paced_by)
         for cause in PACED_BY:

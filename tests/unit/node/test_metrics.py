@@ -64,7 +64,7 @@ async def test_pool_and_machine_are_shown(tmp_path: Path) -> None:
     metrics.follow(ImageCache(nothing), pool, tmp_path, tmp_path)
     with pool.reserve(SPEC, 2):
         async with asyncio.timeout(30):
-            while pool.fill != (2, 2):  # noqa: ASYNC110 - the pool tells nobody
+            while pool.fill != (2, 2):  # noqa: ASYNC110 - the pool has no event for it
                 await asyncio.sleep(0)
         found = await values(metrics)
         assert [found[f"farm_sandbox_pool_{name}"] for name in ("ready", "wanted")] == [2.0, 2.0]
@@ -128,7 +128,7 @@ async def test_evicted_images_are_counted_with_their_bytes(tmp_path: Path) -> No
     assert [found[f"farm_image_{name}_total"] for name in ("evictions", "evicted_bytes")] == [1.0, 7_000.0]
     evicting = asyncio.create_task(cache.run_eviction_loop())
     async with asyncio.timeout(30):
-        while cache.counts.evictions < 2:  # noqa: ASYNC110 - the loop tells nobody
+        while cache.counts.evictions < 2:  # noqa: ASYNC110 - the loop has no event for it
             await asyncio.sleep(0)
     evicting.cancel()
 

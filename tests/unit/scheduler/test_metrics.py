@@ -143,12 +143,12 @@ def test_behaviour_is_counted_by_the_newest_versions_of_a_policy() -> None:
         return value(metrics, f"farm_version_{name}_total", policy=policy, policy_version=version)
 
     assert [counted(str(version)) for version in versions] == [None] * 3 + [1.0] * NEWEST_VERSIONS
-    assert counted("older") == 4.0
-    assert [counted("older", name) for name in ("solved", "turns", "tokens")] == [4.0, 20.0, 280.0]
+    assert [counted("older", name) for name in ("episodes", "solved", "turns", "tokens")] == [1.0, 1.0, 5.0, 70.0]
     assert counted("none", policy="oracle") == 1.0
-    labels = {"policy": "main", "policy_version": "older"}
-    assert value(metrics, "farm_version_reward_sum", **labels) == 4.0
-    assert value(metrics, "farm_version_tool_calls_total", tool="bash", **labels) == 20.0
+    labels = {"policy": "main", "policy_version": "5"}
+    assert value(metrics, "farm_version_reward_sum", **labels) == 1.0
+    assert value(metrics, "farm_version_tool_calls_total", tool="bash", **labels) == 5.0
+    assert value(metrics, "farm_policy_solved_episodes_total", policy="main") == NEWEST_VERSIONS + 4
 
 
 def test_policies_beyond_the_bound_share_their_series() -> None:
@@ -159,14 +159,13 @@ def test_policies_beyond_the_bound_share_their_series() -> None:
     assert value(metrics, "farm_version_episodes_total", **labels) == 5.0
 
 
-def test_tasks_that_ended_no_episode_for_long_share_their_series() -> None:
+def test_series_of_tasks_that_ended_no_episode_for_long_end() -> None:
     metrics = FarmMetrics()
     for number in range(MOST_TASKS + 2):
         metrics.observe(replace(SOLVED, task_id=f"t{number}"), None)
     assert value(metrics, "farm_task_episodes_total", task="t1") is None
-    assert value(metrics, "farm_task_episodes_total", task="t2") == 1.0
     names = ("episodes", "solved", "tokens", "seconds")
-    assert [value(metrics, f"farm_task_{name}_total", task="(others)") for name in names] == [2.0, 2.0, 1940.0, 24.0]
+    assert [value(metrics, f"farm_task_{name}_total", task="t2") for name in names] == [1.0, 1.0, 970.0, 12.0]
 
 
 def test_unsteady_tests_and_failed_attempts_are_counted_by_task() -> None:
@@ -203,9 +202,15 @@ def test_group_of_a_cancelled_run_is_not_timed() -> None:
     assert value(metrics, "farm_group_seconds_count") == 0.0
 
 
-def test_outages_of_endpoints_are_shown() -> None:
+def test_idle_runs_and_outages_of_endpoints_are_shown() -> None:
     metrics = FarmMetrics()
-    runs = (RunStatus("a", 1, 0, 0, "", outage="refused"), RunStatus("b", 1, 0, 0, ""))
+    runs = (
+        RunStatus("a", 1, 0, 0, "", outage="refused"),
+        RunStatus("b", 0, 2, 0, ""),
+        RunStatus("c", 0, 2, 0, "", paused=True),
+        RunStatus("d", 0, 2, 0, "", paced_by="learner"),
+        RunStatus("e", 0, 0, 0, ""),
+    )
     endpoints = (
         EndpointStatus("http://a", calls=9),
         EndpointStatus("http://b", calls=9, failures=2),
@@ -213,6 +218,6 @@ def test_outages_of_endpoints_are_shown() -> None:
     )
     policies = (PolicyStatus("main", endpoints, outage="every request fails"),)
     metrics.snapshot = FarmSnapshot(FarmStatus((), runs, policies), oldest_group_s=7.0)
-    names = ("farm_runs_without_endpoint", "farm_policies_out", "farm_queue_oldest_group_age_seconds")
-    assert [value(metrics, name) for name in names] == [1.0, 1.0, 7.0]
+    assert [value(metrics, f"farm_runs_{name}") for name in ("without_endpoint", "idle")] == [1.0, 1.0]
+    assert [value(metrics, f"farm_{name}") for name in ("policies_out", "queue_oldest_group_age_seconds")] == [1.0, 7.0]
     assert [value(metrics, "farm_endpoints", state=state) for state in ("ok", "failing", "ejected")] == [1.0] * 3
