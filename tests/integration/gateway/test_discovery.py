@@ -22,13 +22,13 @@ async def test_discovery_lists_the_farm_and_its_nodes_at_the_address_of_the_call
         answer = await http.get("/v1/discovery/prometheus", headers={"Host": "farm.example:99"})
         assert answer.headers["content-type"] == "application/json"
         node = {
-            "component": "node",
+            "source": "node",
             "__metrics_path__": "/metrics/nodes/node-1",
             "instance": "node-1",
             "node": "node-1",
         }
         assert answer.json() == [
-            {"targets": ["farm.example:99"], "labels": {"component": "farm", "__metrics_path__": "/metrics"}},
+            {"targets": ["farm.example:99"], "labels": {"source": "farm", "__metrics_path__": "/metrics"}},
             {"targets": ["farm.example:99"], "labels": node},
             {
                 "targets": ["farm.example:99"],
