@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from farm.client import FarmClient
+from tests.integration.monitoring.test_rules import promtool
 from tests.support.dashboards import DASHBOARDS, Dashboard, Panel, as_json, path_of
 from tests.support.pages import ROOT
 from tests.support.services import kept_port, missing
@@ -171,6 +172,11 @@ def test_every_query_of_every_dashboard_has_data(farm: FarmClient, prometheus: P
             learn(farm, policy)
         until(lambda: prometheus.value("sum(farm_version_episodes_total)") == 2 * episodes)  # noqa: B023
     until(lambda: prometheus.value("farm_groups_acked_total") == 4)
+    for target in targets:
+        headers = {"Authorization": f"Bearer {(tmp_path / 'viewer-token').read_text().strip()}"}
+        text = httpx.get(target["scrapeUrl"], headers=headers, timeout=30).text
+        assert "farm_" in text
+        assert promtool("check", "metrics", text=text) == ""
     assert prometheus.value('farm_policy_solved_episodes_total{policy="oracle"}') == 2
     assert prometheus.value("farm_sandbox_start_seconds_count") >= 4
     rows: list[tuple[str, Panel, str, int]] = []
