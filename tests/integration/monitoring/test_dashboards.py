@@ -179,6 +179,7 @@ def test_every_query_of_every_dashboard_has_data(farm: FarmClient, prometheus: P
         assert promtool("check", "metrics", text=text) == ""
     assert prometheus.value('farm_policy_solved_episodes_total{policy="oracle"}') == 2
     assert prometheus.value("farm_sandbox_start_seconds_count") >= 4
+    assert prometheus.value("farm_image_cache_bytes") > 0
     rows: list[tuple[str, Panel, str, int]] = []
     for dashboard in DASHBOARDS:
         for panel in dashboard.panels:
