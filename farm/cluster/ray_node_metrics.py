@@ -25,8 +25,10 @@ class RayNodeMetrics:
         except NodeAway as error:
             raise NodeMetricsUnavailable(str(error)) from None
         except TimeoutError:
-            raise NodeMetricsUnavailable(f"the agent of {node_id} has not answered within {ANSWER_S:g} s") from None
+            why = f"the agent of {node_id} has not answered within {ANSWER_S:g} s; repeat the call"
+            raise NodeMetricsUnavailable(why) from None
         except RayError as error:
             self._agents.forget(node_id)
-            raise NodeMetricsUnavailable(f"the agent of {node_id} ended during the call, or does not answer") from error
+            why = f"the agent of {node_id} ended during the call and is started again; repeat the call"
+            raise NodeMetricsUnavailable(why) from error
         return text
