@@ -41,7 +41,7 @@ class FarmEventLog:
     """
 
     def __init__(
-        self, *, on_node_lost: Callable[[], None] = lambda: None, on_agent_restart: Callable[[], None] = lambda: None
+        self, on_node_lost: Callable[[], None] = lambda: None, on_agent_restart: Callable[[], None] = lambda: None
     ) -> None:
         self._on_node_lost = on_node_lost
         self._on_agent_restart = on_agent_restart

@@ -41,13 +41,13 @@ class QueueCounts:
             _log.warning("the metrics lack the counters of the queue: %s", error)
             return None
 
-    async def oldest_or_none(self) -> float | None:
-        """Return the age of the oldest group that a learner could lease, or None if the store gives no answer."""
+    async def oldest_s(self) -> float:
+        """Return the age of the oldest group that a learner could lease; 0 without one, or if the store is away."""
         try:
             return await self._ages.oldest_ready_s(await self._store.live_runs())
         except StoreUnavailable as error:
             _log.warning("the metrics lack the age of the queue: %s", error)
-            return None
+            return 0.0
 
     async def read(self) -> Mapping[str, float]:
         """Return the sums by the counters' names in the store. Raises StoreUnavailable."""

@@ -115,9 +115,7 @@ class SchedulerService:
         self._settings = settings
         self._scheduler = Scheduler(settings)
         self._metrics = FarmMetrics()
-        self._fleet_log = FarmEventLog(
-            on_node_lost=self._metrics.node_lost, on_agent_restart=self._metrics.agent_restarted
-        )
+        self._fleet_log = FarmEventLog(self._metrics.node_lost, self._metrics.agent_restarted)
         self._record = NodeListRecord(store.fleet, life)
         self._retention = Retention(store, retention_s, archive)
         self._control_epoch = 0
@@ -397,7 +395,6 @@ class SchedulerService:
         )
 
     async def metrics(self) -> bytes:
-        queue = await self._counts.read_or_none()
-        oldest_s = await self._counts.oldest_or_none()
-        self._metrics.snapshot = FarmSnapshot(self.status(), queue or {}, self._scheduler.refills, oldest_s or 0.0)
+        queue, oldest_s = await self._counts.read_or_none(), await self._counts.oldest_s()
+        self._metrics.snapshot = FarmSnapshot(self.status(), queue or {}, self._scheduler.refills, oldest_s)
         return self._metrics.expose()
