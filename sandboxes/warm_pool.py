@@ -130,6 +130,12 @@ class WarmPool:
         pool = self._pools.get(_pool_key(spec))
         return len(pool.ready) if pool else 0
 
+    @property
+    def fill(self) -> tuple[int, int]:
+        """The numbers of pooled sandboxes and of reservations."""
+        pools = self._pools.values()
+        return sum(len(pool.ready) for pool in pools), sum(pool.wanted for pool in pools)
+
     async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
         """Take a pooled sandbox, or boot one. With ``base`` a sandbox is always booted."""
         check_spec(spec)

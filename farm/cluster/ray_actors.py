@@ -191,6 +191,9 @@ class NodeAgentActor:
         """Return what a query finds in the logs of this machine, also if the agent cannot start."""
         return await asyncio.to_thread(read_logs, self._plan.state_dir / "log", query)
 
+    async def metrics(self) -> bytes:
+        return await (await self._agent()).metrics()
+
     async def drain(self) -> None:
         await (await self._agent()).drain()
 

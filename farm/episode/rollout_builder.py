@@ -21,7 +21,7 @@ from farm.episode.failures import classify
 from farm.episode.record_limits import fit, without_tokens
 from farm.episode.result import EpisodeResult, count_untrainable
 from farm.episode.segments import BranchedSegments, SampledReply, build_branched_segments, build_segments, version_range
-from farm.episode.turn_record import holder_of, is_before
+from farm.episode.turn_record import count_outcomes, holder_of, is_before
 from farm.policy.base import Reply
 from farm.rewards import default_rules
 from farm.schemas.harness import harness_digest
@@ -97,6 +97,9 @@ def episode_report(rollout: Rollout, assignment: EpisodeAssignment, published: b
         published=published,
         metrics=rollout.metrics,
         policy=rollout.policy,
+        policy_version=rollout.policy_version_max,
+        components=rollout.reward_components,
+        tool_calls=count_outcomes(rollout.turns),
     )
 
 

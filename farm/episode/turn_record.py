@@ -1,12 +1,18 @@
 """The record of one turn, and the metrics of all turns of a conversation."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.core.rollout import BranchPoint, ToolUse, Turn, TurnKind
 from farm.policy.base import Reply, ToolCall
 from farm.rewards.tool_metrics import MALFORMED
+from sandboxes.tools.packs import PACKS
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
+
+TOOLS = frozenset(tool for pack in PACKS.values() for tool in pack.tools)
+OTHER_TOOLS = "(others)"
+OK = "ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,14 @@ def count(turns: Sequence[Turn]) -> Mapping[str, float]:
     }
     malformed = {f"malformed_{kind}": sum(use.error_kind == kind for use in uses) for kind in MALFORMED}
     return {name: float(value) for name, value in (figures | malformed).items()}
+
+
+def count_outcomes(turns: Sequence[Turn]) -> Mapping[tuple[str, str], int]:
+    """Return the number of calls by tool and outcome. Names that no pack has share one name, because a policy may
+    invent any.
+    """
+    uses = (use for turn in turns for use in turn.tool_uses)
+    return Counter((use.name if use.name in TOOLS else OTHER_TOOLS, use.error_kind or OK) for use in uses)
 
 
 def record_turn(timed: TimedReply, results: Sequence[ToolResult | None], absent: str) -> Turn:

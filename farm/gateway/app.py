@@ -15,6 +15,7 @@ from farm.gateway.openapi import DescribedApi, operation_id
 from farm.gateway.request_guard import RequestGuard
 from farm.gateway.routes import (
     checkpoints,
+    discovery,
     groups,
     health,
     leases,
@@ -29,7 +30,7 @@ from farm.gateway.routes import (
 from farm.gateway.tasksets import Prepare, PreparedTasksets
 from farm.learner_sandboxes import SandboxNodes
 from farm.logs import NodeLogs
-from farm.scheduler.client import SchedulerClient
+from farm.scheduler.client import NodeMetricsSource, SchedulerClient
 from farm.schemas.problems import FieldProblem, ProblemType
 from farm.schemas.request_body import MOST_FIELDS
 from farm.store import Store
@@ -46,6 +47,7 @@ def make_app(
     prepare: Prepare,
     sandbox_nodes: SandboxNodes,
     node_logs: NodeLogs,
+    node_metrics: NodeMetricsSource,
 ) -> FastAPI:
     """Return the ASGI application. It opens and closes nothing: store, scheduler and nodes belong to the caller."""
     app = DescribedApi(
@@ -63,6 +65,7 @@ def make_app(
     app.state.prepare = prepare
     app.state.sandbox_nodes = sandbox_nodes
     app.state.node_logs = node_logs
+    app.state.node_metrics = node_metrics
     app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
     app.state.prepared = PreparedTasksets(store, prepare, app.state.preparing)
     app.state.series = health.GatewayMetrics()
@@ -75,6 +78,7 @@ def make_app(
         policies.router,
         nodes.router,
         logs.router,
+        discovery.router,
         leases.router,
         checkpoints.router,
         groups.router,

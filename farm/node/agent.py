@@ -113,6 +113,7 @@ class NodeAgent:
             interval_s=settings.heartbeat_s,
             send_timeout_s=settings.send_timeout_s,
         )
+        resources.metrics.follow(resources.image_cache, resources.pool, settings.state_dir, resources.image_disk)
         self._incarnation = secrets.token_hex(8)
         self._episodes: dict[str, AssignedEpisode] = {}
         self._draining = False
@@ -168,6 +169,10 @@ class NodeAgent:
     def work_left(self) -> tuple[int, int]:
         """Return the numbers of episodes and of learner sandboxes that have not ended."""
         return len(self._episodes), len(self.sandboxes.slots_held)
+
+    async def metrics(self) -> bytes:
+        """Return the series of this agent in the text format of Prometheus."""
+        return await self._resources.metrics.expose()
 
     def _is_idle(self) -> bool:
         return not self._episodes and not self._heartbeat.has_reports and not self.sandboxes.slots_held

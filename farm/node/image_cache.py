@@ -50,6 +50,22 @@ class ImageEvictor(Protocol):
 
 
 @dataclass(slots=True)
+class ImageCounts:
+    """What an image cache has done. ``failed`` counts the requests that raised; a cancelled one is in no count."""
+
+    hits: int = 0
+    made: int = 0
+    failed: int = 0
+    evictions: int = 0
+    evicted_bytes: int = 0
+
+    def evicted(self, gone: Iterable[ImageInfo]) -> None:
+        for image in gone:
+            self.evictions += 1
+            self.evicted_bytes += image.size_bytes
+
+
+@dataclass(slots=True)
 class _ImageBuild:
     task: asyncio.Task[None]
     waiting: int = 0
@@ -97,6 +113,7 @@ class ImageCache:
         self._failures: dict[Images, _Failure] = {}
         self._evicting = asyncio.Lock()
         self._evictions = 0
+        self.counts = ImageCounts()
 
     @property
     def images(self) -> frozenset[str]:
@@ -124,7 +141,16 @@ class ImageCache:
             for name in needed:
                 self._evictor.touch(name)
         if needed <= self._present:
+            self.counts.hits += 1
             return
+        try:
+            await self._await_build(bundle, needed)
+        except SandboxError:
+            self.counts.failed += 1
+            raise
+        self.counts.made += 1
+
+    async def _await_build(self, bundle: TaskBundle, needed: Images) -> None:
         making = self._making.get(needed)
         if making is None:
             self._refuse_early(needed)
@@ -163,7 +189,7 @@ class ImageCache:
         while self._evictor:
             try:
                 async with self._evicting:
-                    await self._evictor.evict(self._remove, self._pins.keys)
+                    self.counts.evicted(await self._evictor.evict(self._remove, self._pins.keys))
             except Exception:  # what cannot be removed now is tried again by the next round
                 _log.warning("no image was evicted from Docker's disk", exc_info=True)
             await asyncio.sleep(EVICT_EVERY_S)
@@ -202,7 +228,7 @@ class ImageCache:
             _log.warning("%s", error)
             async with self._evicting:
                 if self._evictions == evictions:  # else another caller has evicted images since
-                    await self._evictor.make_room(free, self._remove, self._pins.keys)
+                    self.counts.evicted(await self._evictor.make_room(free, self._remove, self._pins.keys))
                     self._evictions += 1
             await self._ensure(bundle)
 

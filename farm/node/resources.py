@@ -16,6 +16,7 @@ from farm.config import BuildOptions
 from farm.core.run import ReplyTimeouts
 from farm.node.host_stats import max_sandboxes, short_of
 from farm.node.image_cache import ImageCache
+from farm.node.metrics import NodeMetrics
 from farm.policy.endpoint_access import EndpointAccess
 from farm.policy.openai_endpoint import DEFAULT_TIMEOUTS
 from farm.rewards import Plugins
@@ -97,6 +98,7 @@ class NodeResources:
     image_disk: Path | None = None
     index_store: IndexStore | None = None
     plugins: Plugins | None = None
+    metrics: NodeMetrics = field(default_factory=NodeMetrics)
 
 
 ResourceFactory = Callable[[NodeConfig], AbstractAsyncContextManager[NodeResources]]
@@ -120,6 +122,8 @@ async def open_node_resources(plan: NodeConfig) -> AsyncIterator[NodeResources]:
             disk_shares=max_sandboxes(plan.slots),
             granted=plan.granted,
         )
+        series = NodeMetrics()
+        runtime = series.measured(runtime)
         pool = WarmPool(runtime, shortage=partial(short_of, plan.state_dir)) if plan.warm else None
         runtime = pool or runtime
         stack.push_async_callback(runtime.close)
@@ -131,6 +135,7 @@ async def open_node_resources(plan: NodeConfig) -> AsyncIterator[NodeResources]:
         release = runtime.release_images
         retention = ImageRetention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk, release=release)
         stack.callback(retention.close)
+        series.image_bytes = retention.own_bytes
         present = [info.name for info in await images.list(TASK_PREFIX)]
         image_cache = ImageCache(
             partial(ensure_image, images=images),
@@ -140,4 +145,4 @@ async def open_node_resources(plan: NodeConfig) -> AsyncIterator[NodeResources]:
         )
         index_store = await stack.enter_async_context(IndexStore(plan.state_dir / "search", embedder=plan.embedder))
         plugins = await asyncio.to_thread(Plugins.installed)
-        yield NodeResources(runtime, image_cache, pool, await images.root(), index_store, plugins)
+        yield NodeResources(runtime, image_cache, pool, await images.root(), index_store, plugins, series)

@@ -49,3 +49,15 @@ class SchedulerClient(Protocol):
     async def metrics(self) -> bytes:
         """Return the farm's metrics in the text format of Prometheus."""
         ...
+
+
+class NodeMetricsUnavailable(Exception):
+    """Raised if the agent of a node does not answer. The message is one line that says why."""
+
+
+class NodeMetricsSource(Protocol):
+    """Reads the metrics of node agents. It is independent of Ray."""
+
+    async def read(self, node_id: str) -> bytes:
+        """Return the metrics of a node in the text format of Prometheus. Raises NodeMetricsUnavailable."""
+        ...

@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from farm.core.run import EpisodeReport
@@ -35,9 +35,16 @@ class _Outage:
 
 
 class FarmEventLog:
-    """Write what each event changes. Call ``before`` and ``after`` around the scheduler's own handling of the event."""
+    """Write what each event changes. Call ``before`` and ``after`` around the scheduler's own handling of the event.
 
-    def __init__(self) -> None:
+    ``on_node_lost`` and ``on_agent_restart`` are called for each such line.
+    """
+
+    def __init__(
+        self, on_node_lost: Callable[[], None] = lambda: None, on_agent_restart: Callable[[], None] = lambda: None
+    ) -> None:
+        self._on_node_lost = on_node_lost
+        self._on_agent_restart = on_agent_restart
         self._outages: defaultdict[str, dict[str, _Outage]] = defaultdict(dict)
         self._lost: dict[str, float] = {}
         self._failing: set[str] = set()
@@ -77,6 +84,7 @@ class FarmEventLog:
         for node in lost:
             if self._lost.get(node.id) != node.lost_at:
                 _lost(node)
+                self._on_node_lost()
                 self._endpoints(node.id, {}, now)
         self._lost = {node.id: node.lost_at for node in lost}
         self._end_outages(scheduler, now)
@@ -90,6 +98,7 @@ class FarmEventLog:
             _log.info("the node joined%s with %d slots", " again" if again else "", beat.slots, extra=named)
         elif known.incarnation != beat.incarnation:
             _log.warning("the node agent has restarted; it goes on with %d episodes", len(beat.running), extra=named)
+            self._on_agent_restart()
         elif known.draining != beat.draining:
             _drains(beat.node_id, beat.draining)
         self._endpoints(beat.node_id, beat.outages, now)

@@ -19,11 +19,16 @@ class CountStore(Protocol):
     async def counts(self, run_ids: Collection[str]) -> Mapping[str, Mapping[str, float]]: ...
 
 
+class AgeStore(Protocol):
+    async def oldest_ready_s(self, run_ids: Collection[str]) -> float: ...
+
+
 class QueueCounts:
     """The sums of the counters of all runs since the service started. Counters of drained runs are summed once."""
 
-    def __init__(self, store: CountStore) -> None:
+    def __init__(self, store: CountStore, ages: AgeStore) -> None:
         self._store = store
+        self._ages = ages
         self._past: Counter[str] = Counter()
         self._counted: set[str] | None = None
         self._counting = asyncio.Lock()
@@ -35,6 +40,14 @@ class QueueCounts:
         except StoreUnavailable as error:
             _log.warning("the metrics lack the counters of the queue: %s", error)
             return None
+
+    async def oldest_s(self) -> float:
+        """Return the age of the oldest group that a learner could lease; 0 without one, or if the store is away."""
+        try:
+            return await self._ages.oldest_ready_s(await self._store.live_runs())
+        except StoreUnavailable as error:
+            _log.warning("the metrics lack the age of the queue: %s", error)
+            return 0.0
 
     async def read(self) -> Mapping[str, float]:
         """Return the sums by the counters' names in the store. Raises StoreUnavailable."""

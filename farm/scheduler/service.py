@@ -115,12 +115,12 @@ class SchedulerService:
         self._settings = settings
         self._scheduler = Scheduler(settings)
         self._metrics = FarmMetrics()
-        self._fleet_log = FarmEventLog()
+        self._fleet_log = FarmEventLog(self._metrics.node_lost, self._metrics.agent_restarted)
         self._record = NodeListRecord(store.fleet, life)
         self._retention = Retention(store, retention_s, archive)
         self._control_epoch = 0
         self._started_at = time.monotonic()
-        self._counts = QueueCounts(store)
+        self._counts = QueueCounts(store, store.pacing)
         self._learners = LearnerReader(store.pacing)
         self._reading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -158,6 +158,7 @@ class SchedulerService:
             began = time.perf_counter()
             commands = self._scheduler.handle(event, now)
             self._metrics.decided(time.perf_counter() - began)
+            self._metrics.follow_groups(event, commands, now)
             self._fleet_log.after(event, self._scheduler, now)
             for command in commands:
                 self._execute(command, outgoing)
@@ -379,6 +380,7 @@ class SchedulerService:
                 why_waiting=self._scheduler.why_waiting(run_id, now),
                 outage=self._scheduler.outage(run_id),
                 paced_by=run.paced_by,
+                paused=run.paused,
             )
             for run_id, run in self._scheduler.runs.items()
         )
@@ -393,6 +395,6 @@ class SchedulerService:
         )
 
     async def metrics(self) -> bytes:
-        queue = await self._counts.read_or_none()
-        self._metrics.snapshot = FarmSnapshot(self.status(), queue or {}, self._scheduler.refills)
+        queue, oldest_s = await self._counts.read_or_none(), await self._counts.oldest_s()
+        self._metrics.snapshot = FarmSnapshot(self.status(), queue or {}, self._scheduler.refills, oldest_s)
         return self._metrics.expose()

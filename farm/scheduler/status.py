@@ -60,6 +60,7 @@ class RunStatus:
     why_waiting: str
     outage: str = ""
     paced_by: str = ""
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

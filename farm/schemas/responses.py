@@ -348,6 +348,13 @@ class LogsAnswer(AnswerBody):
     unread: Mapping[str, str] = Field(default_factory=dict)
 
 
+class PrometheusTargets(AnswerBody):
+    """Targets of Prometheus with their labels, in the format of HTTP service discovery."""
+
+    targets: tuple[str, ...]
+    labels: Mapping[str, str]
+
+
 class NodesAnswer(AnswerBody):
     nodes: tuple[NodeAnswer, ...]
 

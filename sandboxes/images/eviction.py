@@ -185,6 +185,11 @@ class ImageRetention:
     def free_to_go(self, holdings: Holdings) -> list[ImageInfo]:
         return holdings.free_to_go(self._prefix)
 
+    async def own_bytes(self) -> int:
+        """Return the size of the farm's images, without the images that they are built on."""
+        holdings = await self.holdings()
+        return holdings.own_bytes([image for image in holdings.images if holdings.is_ours(image, self._prefix)])
+
     async def evict(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
         """If the disk is fuller than the high mark, evict images until it is below the low mark; return the evicted
         images.

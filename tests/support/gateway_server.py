@@ -13,7 +13,7 @@ from farm.gateway import Prepare, SchedulerUnavailable, TasksetError, listen, ma
 from farm.gateway.connections import Shares
 from farm.learner_sandboxes import NodeAway, SandboxHost, SandboxNodes
 from farm.logs import LogPage, LogQuery, LogsUnavailable, NodeLogs
-from farm.scheduler.client import SchedulerClient
+from farm.scheduler.client import NodeMetricsSource, NodeMetricsUnavailable, SchedulerClient
 from farm.scheduler.status import FarmStatus, NodeStatus, RunStatus, SandboxPlacement
 from farm.store import Store
 from farm.tasks.validation_file import FitTasks
@@ -99,6 +99,15 @@ class NoLogs:
         raise LogsUnavailable("its agent does not answer")
 
 
+class NoMetrics:
+    """Nodes whose agents give no metrics but for ``node-1``."""
+
+    async def read(self, node_id: str) -> bytes:
+        if node_id != "node-1":
+            raise NodeMetricsUnavailable(f"the agent of {node_id} does not answer")
+        return b"farm_sandboxes_living 3.0\n"
+
+
 @asynccontextmanager
 async def running_gateway(
     store: Store,
@@ -108,6 +117,7 @@ async def running_gateway(
     scheduler: SchedulerClient | None = None,
     sandbox_nodes: SandboxNodes | None = None,
     node_logs: NodeLogs | None = None,
+    node_metrics: NodeMetricsSource | None = None,
     prepare: Prepare = prepare,
     idle_s: int = 30,
     shares: Shares | None = None,
@@ -121,7 +131,13 @@ async def running_gateway(
     nodes = sandbox_nodes or NoNodes()
     logs = node_logs or NoLogs()
     app = make_app(
-        store, scheduler or RecordingScheduler(), config, prepare=prepare, sandbox_nodes=nodes, node_logs=logs
+        store,
+        scheduler or RecordingScheduler(),
+        config,
+        prepare=prepare,
+        sandbox_nodes=nodes,
+        node_logs=logs,
+        node_metrics=node_metrics or NoMetrics(),
     )
     async with serving(app, listen("127.0.0.1", port), idle_s=idle_s, shares=shares) as url:
         yield url

@@ -19,8 +19,11 @@ from pydantic_core import PydanticUndefined
 
 from farm.config import Config
 from farm.gateway.routes.health import GatewayMetrics
+from farm.node.image_cache import ImageCache
+from farm.node.metrics import NodeMetrics
 from farm.rewards.components import COMPONENTS
 from farm.scheduler.metrics import FarmMetrics
+from farm.tasks import TaskBundle
 from tests.support.pages import ROOT
 
 WIDTH = 120
@@ -83,17 +86,23 @@ def _default(value: Any) -> str:
 
 
 def metrics() -> Iterator[str]:
-    """Yield a table of the series of the scheduler and of the gateway."""
+    """Yield a table of the series of the scheduler, of the gateway and of a node agent."""
     yield from _table("series", "meaning")
-    for registry in (FarmMetrics().registry, GatewayMetrics().registry):
-        for name, labels, text in sorted(_series(registry)):
+    node = NodeMetrics()
+    node.follow(ImageCache(_no_image), None, ROOT, ROOT)
+    for registry in (FarmMetrics().registry, GatewayMetrics().registry, node.registry):
+        for name, labels, text in sorted(one for one in _series(registry) if not one[0].startswith("process_")):
             yield _row(f"`{name}{{{','.join(labels)}}}`" if labels else f"`{name}`", text)
+
+
+async def _no_image(bundle: TaskBundle) -> None:
+    """No image is needed to list series."""
 
 
 def _series(registry: CollectorRegistry) -> Iterator[tuple[str, tuple[str, ...], str]]:
     labels: dict[str, tuple[str, ...]] = {}
     for collector in registry._collector_to_names:
-        families: list[Any] = [*collector.collect()] if isinstance(collector, FarmMetrics) else [collector]
+        families: list[Any] = [collector] if hasattr(collector, "_labelnames") else [*collector.collect()]
         labels |= {getattr(one, "_name", getattr(one, "name", "")): tuple(one._labelnames) for one in families}
     for family in registry.collect():
         suffix = "_total" if family.type == "counter" else ""

@@ -30,6 +30,7 @@ NOT_RUN = {
     "farm/docs/agents.md": 1,
     "farm/docs/closed-loop.md": 2,
     "farm/docs/learners.md": 7,
+    "farm/docs/metrics.md": 1,
     "farm/docs/operating.md": 1,
     "farm/docs/plugins.md": 6,
     "farm/docs/tools.md": 1,

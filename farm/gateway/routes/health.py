@@ -4,7 +4,16 @@ import asyncio
 import logging
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -14,6 +23,9 @@ from farm.schemas.responses import HealthAnswer
 from farm.store import Store
 
 _LOG = logging.getLogger(__name__)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # as in farm.scheduler.metrics
+
 _PATIENCE_S = 2.0
 
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
@@ -94,6 +106,11 @@ class GatewayMetrics:
             ("call", "outcome"),
             registry=self.registry,
         )
+        self._started = Gauge(
+            "farm_gateway_started_timestamp_seconds", "Unix time at which this gateway started", registry=self.registry
+        )
+        self._started.set_to_current_time()
+        ProcessCollector(registry=self.registry)
         self.sent = Counter("farm_http_sent_bytes", "Bytes of answers", ("route",), registry=self.registry)
 
 

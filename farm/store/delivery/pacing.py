@@ -1,7 +1,7 @@
 """The figures of a run's learner: the version that it announced, its counters, and news of groups."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from farm.core.run import group_ordinal
@@ -60,6 +60,31 @@ class PacingStore:
             document, counts, news = await pipeline.execute()
         figures = {name.decode(): int(float(value)) for name, value in counts.items()}
         return RunFigures(_version(document), figures, tuple(_news(line.decode().split()) for line in news))
+
+    async def oldest_ready_s(self, run_ids: Collection[str]) -> float:
+        """Return the seconds since the oldest complete group of these runs that a learner could lease was delivered; 0
+        if there is none.
+        """
+        async with self._connection.client() as redis:
+            seconds, micros = await redis.time()
+            now_ms = seconds * 1000 + micros // 1000
+            pipeline = redis.pipeline(transaction=False)
+            for run_id in run_ids:
+                pipeline.xinfo_groups(f"{self._base(run_id)}:stream")
+                pipeline.zrangebyscore(f"{self._base(run_id)}:held", "-inf", now_ms)
+            answers = await pipeline.execute(raise_on_error=False)
+            pipeline = redis.pipeline(transaction=False)
+            free: list[bytes] = []
+            for run_id, groups, held in zip(run_ids, answers[::2], answers[1::2], strict=True):
+                if isinstance(groups, Exception):  # a requested group has no stream, and a run may be deleted meanwhile
+                    continue
+                free += held
+                for group in groups:
+                    after = group["last-delivered-id"].decode()
+                    pipeline.xrange(f"{self._base(run_id)}:stream", min=f"({after}", count=1)
+            unread = [entries[0][0] for entries in await pipeline.execute() if entries]
+        delivered_ms = [int(entry.partition(b"-")[0]) for entry in (*free, *unread)]
+        return max(0.0, now_ms - min(delivered_ms)) / 1000 if delivered_ms else 0.0
 
     async def news(self, run_id: str) -> tuple[GroupNews, ...]:
         """Return all news of a run."""

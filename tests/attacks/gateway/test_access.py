@@ -31,6 +31,8 @@ ASKED = [
     ("GET", "/v1/rollouts", None),
     ("GET", "/v1/status", None),
     ("GET", "/metrics", None),
+    ("GET", "/metrics/nodes/node-1", None),
+    ("GET", "/v1/discovery/prometheus", None),
     ("POST", "/v1/runs", {"taskset": "demo", "policy": "nop", "group_size": 1}),
     ("POST", "/v1/runs/run-a/cancel", {}),
     ("POST", "/v1/lease", LEASE),

@@ -259,6 +259,8 @@ CALLS: list[tuple[str, str, Role]] = [
     ("GET", "/v1/rollouts/run-a-g000000-000/turns", "viewer"),
     ("GET", "/v1/status", "viewer"),
     ("GET", "/metrics", "viewer"),
+    ("GET", "/metrics/nodes/node-1", "viewer"),
+    ("GET", "/v1/discovery/prometheus", "viewer"),
     ("POST", "/v1/lease", "learner"),
     ("POST", "/v1/leases/run-a.aaaaaaaaaaaaaaaaaaaaaaaa/ack", "learner"),
     ("POST", "/v1/leases/run-a.aaaaaaaaaaaaaaaaaaaaaaaa/nack", "learner"),

@@ -1,5 +1,6 @@
 """The figures of a run's learner in the store: dropped groups, outcomes, bytes and policy lag."""
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -202,3 +203,24 @@ async def test_member_far_outside_its_group_is_refused(store: Store) -> None:
     await store.put_run(run_spec(groups=1, options=GroupOptions(redundant=2)))
     with pytest.raises(InvalidRollout, match="outside a group of 2"):
         await store.publish(make_rollout(index=4))
+
+
+async def test_age_of_the_queue_is_that_of_the_oldest_group_to_lease(store: Store) -> None:
+    oldest_s = store.pacing.oldest_ready_s
+    await store.put_run(run_spec(groups=3))
+    await store.put_run(run_spec("run-b", groups=1))
+    assert await oldest_s([]) == 0.0
+    assert await oldest_s(["run-a", "run-b", "no-such-run"]) == 0.0
+    began = time.monotonic()
+    await publish(store, 0, (0.0, 1.0))
+    ages = [await oldest_s(["run-a", "run-b"])]
+    await publish(store, 1, (0.0, 1.0))
+    ages.append(await oldest_s(["run-a", "run-b"]))
+    assert 0.0 <= ages[0] <= ages[1] <= time.monotonic() - began + 0.001
+    lease = await store.lease("one", "run-a", max_groups=2, lease_s=LONG_S)
+    assert await oldest_s(["run-a", "run-b"]) == 0.0
+    await store.nack(lease.lease_id)
+    assert await oldest_s(["run-a", "run-b"]) >= ages[1]
+    lease = await store.lease("one", "run-a", max_groups=2, lease_s=LONG_S)
+    await store.ack(lease.lease_id)
+    assert await oldest_s(["run-a", "run-b"]) == 0.0

@@ -84,6 +84,16 @@ async def test_status_and_metrics_show_lost_nodes_with_time() -> None:
     assert {node.state for node in shell.status().nodes} == {"open"}
 
 
+async def test_losses_of_nodes_and_restarts_of_agents_are_counted() -> None:
+    shell = SchedulerService(Store("redis://127.0.0.1:1"), lambda node_id, commands: None)
+    shell.handle_events(
+        [beat("a"), beat("b"), NodeLost("a"), Tick(), beat("a"), NodeLost("a"), beat("b"), NodeLeft("b")]
+    )
+    shell.handle_events([beat("c"), beat("c", incarnation="2"), beat("c", incarnation="2")])
+    lines = (await shell.metrics()).decode().splitlines()
+    assert {"farm_nodes_lost_total 2.0", "farm_agent_restarts_total 1.0"} <= set(lines)
+
+
 class Told:
     """A scheduler, with the log lines of its events."""
 

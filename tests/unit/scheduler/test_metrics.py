@@ -1,11 +1,14 @@
-"""What a report becomes in the scheduler's series."""
+"""Reports, and the scheduler's series that count them."""
 
 from dataclasses import replace
 
-from farm.core.rollout import Status, StopReason
-from farm.core.run import EpisodeReport
+from farm.core.rollout import Failure, Origin, Status, StopReason
+from farm.core.run import EpisodeAssignment, EpisodeReport
+from farm.scheduler.messages import EpisodeEnded, RunCancelled, StartEpisode
 from farm.scheduler.metrics import FarmMetrics, FarmSnapshot
-from farm.scheduler.status import ArchiveStatus, FarmStatus
+from farm.scheduler.metrics.bounded import MOST_POLICIES, MOST_TASKS, NEWEST_VERSIONS
+from farm.scheduler.status import ArchiveStatus, EndpointStatus, FarmStatus, PolicyStatus, RunStatus
+from tests.support.farm.episode_values import order
 
 REPORT = EpisodeReport(
     rollout_id="run-a-g000000-000",
@@ -20,6 +23,21 @@ REPORT = EpisodeReport(
     published=True,
     metrics={"turns": 2.0, "untrainable_inconsistent_tokens": 0.0},
 )
+
+
+SOLVED = replace(
+    REPORT,
+    policy="main",
+    policy_version=3,
+    components={"verdict": 1.0, "resolved": 1.0},
+    tool_calls={("bash", "ok"): 4, ("bash", "timeout"): 1},
+    metrics={"turns": 5.0, "completion_tokens": 70.0, "prompt_tokens": 900.0, "total_s": 12.0},
+)
+
+
+def assignment(rollout_id: str) -> EpisodeAssignment:
+    """Return an order for one of the two members of a group."""
+    return replace(order(), rollout_id=rollout_id, run_id="run-a", group_id=REPORT.group_id, group_size=2)
 
 
 def value(metrics: FarmMetrics, name: str, **labels: str) -> float | None:
@@ -95,3 +113,111 @@ def test_archive_is_counted_and_its_outage_shown() -> None:
     metrics.snapshot = FarmSnapshot(FarmStatus((), (), archive=archive.done()))
     assert value(metrics, "farm_archive_out") == 0.0
     assert value(metrics, "farm_archive_done_timestamp_seconds") is not None
+
+
+def test_verdicts_components_and_tools_are_counted() -> None:
+    metrics = FarmMetrics()
+    partial = replace(SOLVED, reward=0.5, components={"verdict": 0.5, "plugin.length.lines": 4.0, "step_2": 1.0})
+    unsolved = replace(SOLVED, reward=0.0, components={"verdict": 0.0, "style_delta": -2.0})
+    tampered = replace(unsolved, components={"verdict": 0.0, "tampered": 1.0})
+    unjudged = replace(SOLVED, reward=None, status=Status.FAILED, components={}, tool_calls={})
+    for report in (SOLVED, partial, unsolved, tampered, unjudged, replace(SOLVED, published=False)):
+        metrics.observe(report, None)
+    verdicts = ("solved", "partial", "unsolved", "tampered", "none")
+    assert [value(metrics, "farm_verdicts_total", verdict=verdict) for verdict in verdicts] == [1.0] * 5
+    assert value(metrics, "farm_reward_component_sum", component="verdict") == 1.5
+    assert value(metrics, "farm_reward_component_sum", component="style_delta") == -2.0
+    assert value(metrics, "farm_reward_component_count", component="(others)") == 2.0
+    assert value(metrics, "farm_tool_calls_total", tool="bash", outcome="ok") == 16.0
+    assert value(metrics, "farm_tool_calls_total", tool="bash", outcome="timeout") == 4.0
+
+
+def test_behaviour_is_counted_by_the_newest_versions_of_a_policy() -> None:
+    metrics = FarmMetrics()
+    versions = range(NEWEST_VERSIONS + 3)
+    for version in (*versions, 0):
+        metrics.observe(replace(SOLVED, policy_version=version), None)
+    metrics.observe(replace(SOLVED, policy_version=None, policy="oracle"), None)
+
+    def counted(version: str, name: str = "episodes", policy: str = "main") -> float | None:
+        return value(metrics, f"farm_version_{name}_total", policy=policy, policy_version=version)
+
+    assert [counted(str(version)) for version in versions] == [None] * 3 + [1.0] * NEWEST_VERSIONS
+    assert [counted("older", name) for name in ("episodes", "solved", "turns", "tokens")] == [1.0, 1.0, 5.0, 70.0]
+    assert counted("none", policy="oracle") == 1.0
+    labels = {"policy": "main", "policy_version": "5"}
+    assert value(metrics, "farm_version_reward_sum", **labels) == 1.0
+    assert value(metrics, "farm_version_tool_calls_total", tool="bash", **labels) == 5.0
+    assert value(metrics, "farm_policy_solved_episodes_total", policy="main") == NEWEST_VERSIONS + 4
+
+
+def test_policies_beyond_the_bound_share_their_series() -> None:
+    metrics = FarmMetrics()
+    for number in range(MOST_POLICIES + 5):
+        metrics.observe(replace(SOLVED, policy=f"p{number}"), None)
+    labels = {"policy": "(others)", "policy_version": "none"}
+    assert value(metrics, "farm_version_episodes_total", **labels) == 5.0
+
+
+def test_series_of_tasks_that_ended_no_episode_for_long_end() -> None:
+    metrics = FarmMetrics()
+    for number in range(MOST_TASKS + 2):
+        metrics.observe(replace(SOLVED, task_id=f"t{number}"), None)
+    assert value(metrics, "farm_task_episodes_total", task="t1") is None
+    names = ("episodes", "solved", "tokens", "seconds")
+    assert [value(metrics, f"farm_task_{name}_total", task="t2") for name in names] == [1.0, 1.0, 970.0, 12.0]
+
+
+def test_unsteady_tests_and_failed_attempts_are_counted_by_task() -> None:
+    metrics = FarmMetrics()
+    failure = Failure(Origin.INFRA, "BootError", "no", retryable=True)
+    metrics.observe(replace(SOLVED, components={"audit_unsteady": 1.0}), None)
+    metrics.observe(replace(SOLVED, reward=None, failure=failure, published=False), None)
+    counts = [value(metrics, f"farm_task_{name}_total", task="t") for name in ("episodes", "unsteady", "failures")]
+    assert counts == [1.0, 1.0, 1.0]
+
+
+def test_group_is_timed_from_its_first_start_to_its_last_rollout() -> None:
+    metrics = FarmMetrics()
+    first, second = (replace(SOLVED, rollout_id=f"run-a-g000000-00{index}") for index in (0, 1))
+    starts = [StartEpisode("n", assignment(report.rollout_id)) for report in (first, second)]
+    metrics.follow_groups(RunCancelled("another"), starts[:1], 10.0)
+    metrics.follow_groups(RunCancelled("another"), starts[1:], 12.0)
+    metrics.follow_groups(EpisodeEnded("n", first), (), 15.0)
+    metrics.follow_groups(EpisodeEnded("n", first), (), 16.0)
+    metrics.follow_groups(EpisodeEnded("n", replace(second, published=False)), starts[1:], 17.0)
+    assert value(metrics, "farm_group_seconds_count") == 0.0
+    metrics.follow_groups(EpisodeEnded("n", second), (), 40.0)
+    assert value(metrics, "farm_group_seconds_sum") == 30.0
+    metrics.follow_groups(EpisodeEnded("n", second), (), 50.0)
+    assert value(metrics, "farm_group_seconds_count") == 1.0
+
+
+def test_group_of_a_cancelled_run_is_not_timed() -> None:
+    metrics = FarmMetrics()
+    metrics.follow_groups(RunCancelled("another"), [StartEpisode("n", assignment(SOLVED.rollout_id))], 1.0)
+    metrics.follow_groups(RunCancelled("run-a"), (), 2.0)
+    for index in (0, 1):
+        metrics.follow_groups(EpisodeEnded("n", replace(SOLVED, rollout_id=f"run-a-g000000-00{index}")), (), 3.0)
+    assert value(metrics, "farm_group_seconds_count") == 0.0
+
+
+def test_idle_runs_and_outages_of_endpoints_are_shown() -> None:
+    metrics = FarmMetrics()
+    runs = (
+        RunStatus("a", 1, 0, 0, "", outage="refused"),
+        RunStatus("b", 0, 2, 0, ""),
+        RunStatus("c", 0, 2, 0, "", paused=True),
+        RunStatus("d", 0, 2, 0, "", paced_by="learner"),
+        RunStatus("e", 0, 0, 0, ""),
+    )
+    endpoints = (
+        EndpointStatus("http://a", calls=9),
+        EndpointStatus("http://b", calls=9, failures=2),
+        EndpointStatus("http://c", failures=5, ejected=1),
+    )
+    policies = (PolicyStatus("main", endpoints, outage="every request fails"),)
+    metrics.snapshot = FarmSnapshot(FarmStatus((), runs, policies), oldest_group_s=7.0)
+    assert [value(metrics, f"farm_runs_{name}") for name in ("without_endpoint", "idle")] == [1.0, 1.0]
+    assert [value(metrics, f"farm_{name}") for name in ("policies_out", "queue_oldest_group_age_seconds")] == [1.0, 7.0]
+    assert [value(metrics, "farm_endpoints", state=state) for state in ("ok", "failing", "ejected")] == [1.0] * 3

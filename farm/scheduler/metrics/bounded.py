@@ -1,0 +1,168 @@
+"""Series by policy version and by task, whose number has a bound.
+
+The series of a version end when there are enough newer ones, and those of a task when enough others have ended an
+episode since. Its counts go to no other series, because a counter that takes in others' counts shows a false rate.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client.core import CounterMetricFamily, SummaryMetricFamily
+
+from farm.core.run import EpisodeReport
+
+NEWEST_VERSIONS = 8
+MOST_POLICIES = 16
+MOST_TASKS = 200
+OTHERS = "(others)"
+NO_VERSION = "none"
+
+UNSTEADY = ("audit_unsteady", "unconfirmed", "timeout_repeated")
+"""Components that are above 0 if the tests of one change did not give the same results twice."""
+
+VERSION_COUNTS = {
+    "episodes": "Published episodes",
+    "solved": "Of these, those with the highest possible verdict",
+    "turns": "Turns of published episodes",
+    "tokens": "Sampled tokens of published episodes",
+    "malformed_calls": "Tool calls that could not be run",
+    "flagged_episodes": "Published episodes with an audit flag",
+}
+TASK_COUNTS = {
+    "episodes": "Published episodes",
+    "solved": "Of these, those with the highest possible verdict",
+    "failures": "Attempts that failed, also those that were retried",
+    "unsteady": "Published episodes whose tests gave other results when they were run again",
+    "tokens": "Tokens of published episodes, of prompts and replies",
+    "seconds": "Seconds of published episodes from boot to verdict",
+}
+
+
+@dataclass(slots=True)
+class _Figures:
+    counts: Counter[str] = field(default_factory=Counter)
+    judged: int = 0
+    rewards: float = 0.0
+    tools: Counter[str] = field(default_factory=Counter)
+    audit: Counter[str] = field(default_factory=Counter)
+
+
+class VersionSeries:
+    """The behaviour of policies by version: of the newest versions of each policy.
+
+    An episode that ends late, when its version has no series any more, counts as ``older``.
+    """
+
+    def __init__(self) -> None:
+        self._policies: OrderedDict[str, dict[int | None, _Figures]] = OrderedDict()
+        self._older: dict[str, _Figures] = {}
+
+    def observe(self, report: EpisodeReport) -> None:
+        """Count a published episode."""
+        figures = self._figures_of(report.policy, report.policy_version)
+        flags = {
+            name.removeprefix("audit_"): n for name, n in report.metrics.items() if name.startswith("audit_") and n
+        }
+        figures.counts.update(
+            {
+                "episodes": 1,
+                "solved": int(is_solved(report)),
+                "turns": int(report.metrics.get("turns", 0.0)),
+                "tokens": int(report.metrics.get("completion_tokens", 0.0)),
+                "malformed_calls": int(sum(n for name, n in report.metrics.items() if name.startswith("malformed_"))),
+                "flagged_episodes": int(bool(flags)),
+            }
+        )
+        if report.reward is not None:
+            figures.judged += 1
+            figures.rewards += report.reward
+        for (tool, _), number in report.tool_calls.items():
+            figures.tools[tool] += number
+        figures.audit.update({kind: int(flagged) for kind, flagged in flags.items()})
+
+    def collect(self) -> Iterator[CounterMetricFamily | SummaryMetricFamily]:
+        """Yield the families; called by the registry."""
+        labels = ("policy", "policy_version")
+        shown = list(self._shown())
+        for name, text in VERSION_COUNTS.items():
+            family = CounterMetricFamily(f"farm_version_{name}", text, labels=labels)
+            for policy, version, figures in shown:
+                family.add_metric((policy, version), figures.counts[name])
+            yield family
+        rewards = SummaryMetricFamily("farm_version_reward", "Rewards of published episodes", labels=labels)
+        tools = CounterMetricFamily("farm_version_tool_calls", "Tool calls", labels=(*labels, "tool"))
+        audit = CounterMetricFamily(
+            "farm_version_audit_flags", "Tool calls that the audit flagged", labels=(*labels, "kind")
+        )
+        for policy, version, figures in shown:
+            rewards.add_metric((policy, version), figures.judged, figures.rewards)
+            for tool, number in sorted(figures.tools.items()):
+                tools.add_metric((policy, version, tool), number)
+            for kind, number in sorted(figures.audit.items()):
+                audit.add_metric((policy, version, kind), number)
+        yield from (rewards, tools, audit)
+
+    def _figures_of(self, policy: str, version: int | None) -> _Figures:
+        name = policy if policy in self._policies or len(self._policies) < MOST_POLICIES else OTHERS
+        versions = self._policies.setdefault(name, {})
+        if name == OTHERS:
+            version = None
+        if version in versions:
+            return versions[version]
+        numbered = sorted(known for known in versions if known is not None)
+        if version is not None and len(numbered) >= NEWEST_VERSIONS:
+            if version < numbered[0]:
+                return self._older.setdefault(name, _Figures())
+            del versions[numbered[0]]
+        return versions.setdefault(version, _Figures())
+
+    def _shown(self) -> Iterator[tuple[str, str, _Figures]]:
+        for policy, versions in self._policies.items():
+            for version, figures in versions.items():
+                yield policy, NO_VERSION if version is None else str(version), figures
+            if policy in self._older:
+                yield policy, "older", self._older[policy]
+
+
+class TaskSeries:
+    """Solve rate, flakiness and cost by task, of the tasks that ended an episode last."""
+
+    def __init__(self, most: int = MOST_TASKS) -> None:
+        self._most = most
+        self._tasks: OrderedDict[str, Counter[str]] = OrderedDict()
+
+    def observe(self, report: EpisodeReport) -> None:
+        """Count an attempt that has ended, published or not."""
+        counts = self._tasks.setdefault(report.task_id, Counter())
+        self._tasks.move_to_end(report.task_id)
+        if report.failure:
+            counts["failures"] += 1
+        if report.published:
+            counts.update(_task_counts(report))
+        if len(self._tasks) > self._most:
+            self._tasks.popitem(last=False)
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yield the families; called by the registry."""
+        for name, text in TASK_COUNTS.items():
+            family = CounterMetricFamily(f"farm_task_{name}", text, labels=("task",))
+            for task, counts in self._tasks.items():
+                family.add_metric((task,), counts[name])
+            yield family
+
+
+def _task_counts(report: EpisodeReport) -> Mapping[str, int]:
+    figures = report.metrics
+    return {
+        "episodes": 1,
+        "solved": int(is_solved(report)),
+        "unsteady": int(any(report.components.get(name, 0.0) > 0 for name in UNSTEADY)),
+        "tokens": int(figures.get("prompt_tokens", 0.0) + figures.get("completion_tokens", 0.0)),
+        "seconds": round(figures.get("total_s", 0.0)),
+    }
+
+
+def is_solved(report: EpisodeReport) -> bool:
+    """Return whether the verdict of an episode is the highest possible one."""
+    return report.reward is not None and report.components.get("resolved") == 1.0

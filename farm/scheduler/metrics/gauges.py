@@ -1,0 +1,190 @@
+"""The series whose values a scrape reads from the farm: nodes, runs, queue and archive."""
+
+from collections import Counter as Tally
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from farm.core.run import is_requested
+from farm.scheduler.status import PACED_BY, ArchiveStatus, EndpointStatus, FarmStatus
+
+NODE_STATES = ("open", "full", "draining", "pressed", "unwell", "lost")
+NODE_GAUGES = (
+    ("slots", "slots", "Slots of a node"),
+    ("running", "running", "Episodes that hold a slot of a node"),
+    ("sandboxes", "sandboxes", "Learner sandboxes that hold a slot of a node"),
+    ("cpu_load", "cpu_load", "Runnable threads per core"),
+    ("memory_used_ratio", "memory_load", "Used part of a node's memory"),
+    ("disk_used_ratio", "disk_load", "Used part of a node's disk"),
+    ("beat_age_seconds", "seen_s", "Seconds since a node's last heartbeat"),
+)
+ENDPOINT_STATES = ("ok", "failing", "ejected")
+
+
+@dataclass(slots=True)
+class FarmSnapshot:
+    """The values that the gauges show at a scrape. ``queue`` sums the counters of the stored runs by their names in the
+    store. ``refills`` counts the fresh tries since the scheduler started. ``oldest_group_s``: the age of the oldest
+    complete group that a learner could lease, 0 if there is none.
+    """
+
+    status: FarmStatus = field(default_factory=lambda: FarmStatus((), ()))
+    queue: Mapping[str, float] = field(default_factory=dict)
+    refills: int = 0
+    oldest_group_s: float = 0.0
+
+
+class SnapshotSeries:
+    """The gauges of ``values``, and the counters that are kept elsewhere."""
+
+    def __init__(self) -> None:
+        self.values = FarmSnapshot()
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """The gauges, called by the registry."""
+        yield from self._nodes()
+        runs = self.values.status.runs
+        requested = [run for run in runs if is_requested(run.run_id)]
+        yield GaugeMetricFamily("farm_runs_active", "Runs that have not ended", len(runs) - len(requested))
+        yield GaugeMetricFamily("farm_episodes_running", "Episodes that hold a slot", sum(run.running for run in runs))
+        yield GaugeMetricFamily(
+            "farm_episodes_waiting", "Episodes that wait for a slot", sum(run.waiting for run in runs)
+        )
+        yield GaugeMetricFamily("farm_requested_groups_running", "Requested groups that have not ended", len(requested))
+        yield GaugeMetricFamily(
+            "farm_runs_idle",
+            "Runs that start nothing, neither paused nor held back by weights or learner",
+            sum(bool(run.waiting and not (run.running or run.paused or run.paced_by)) for run in runs),
+        )
+        held_back = GaugeMetricFamily("farm_runs_waiting", "Runs that start no group, by cause", labels=("cause",))
+        causes = Tally(run.paced_by for run in runs if run.paced_by)
+        for cause in PACED_BY:
+            held_back.add_metric((cause,), causes[cause])
+        yield held_back
+        yield CounterMetricFamily(
+            "farm_episode_refills", "Fresh tries of members without a reward", self.values.refills
+        )
+        yield from self._endpoints()
+        yield from self._archive()
+        yield from self._queue()
+
+    def _endpoints(self) -> Iterator[GaugeMetricFamily]:
+        status = self.values.status
+        yield GaugeMetricFamily(
+            "farm_runs_without_endpoint",
+            "Runs with an episode that waits for its policy's endpoint",
+            sum(bool(run.outage) for run in status.runs),
+        )
+        yield GaugeMetricFamily(
+            "farm_policies_out",
+            "Policies whose requests fail, so that only probes of their runs start",
+            sum(bool(policy.outage) for policy in status.policies),
+        )
+        by_state = GaugeMetricFamily(
+            "farm_endpoints",
+            "Endpoints of policies in the last half minute: ok, failing, ejected (by a node)",
+            labels=("state",),
+        )
+        tally = Tally(endpoint_state(one) for policy in status.policies for one in policy.endpoints)
+        for state in ENDPOINT_STATES:
+            by_state.add_metric((state,), tally[state])
+        yield by_state
+
+    def _archive(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        archive = self.values.status.archive or ArchiveStatus("")
+        yield CounterMetricFamily("farm_archived_rollouts", "Rollouts written to the archive", archive.rollouts)
+        yield CounterMetricFamily("farm_archived_bytes", "Bytes of files written to the archive", archive.bytes)
+        yield CounterMetricFamily("farm_archived_files", "Files written to the archive", archive.files)
+        yield CounterMetricFamily("farm_archive_failures", "Failed tries to write to the archive", archive.failures)
+        yield GaugeMetricFamily(
+            "farm_archive_out", "1 if the last try to archive failed: nothing is deleted", float(bool(archive.outage))
+        )
+        done = GaugeMetricFamily(
+            "farm_archive_done_timestamp_seconds", "Unix time at which all that was due was archived last"
+        )
+        if archive.done_at is not None:
+            done.add_metric((), archive.done_at)
+        yield done
+
+    def _nodes(self) -> Iterator[GaugeMetricFamily]:
+        nodes = self.values.status.nodes
+        by_state = GaugeMetricFamily("farm_nodes", "Nodes by state", labels=("state",))
+        tally = Tally(node.state for node in nodes)
+        for state in NODE_STATES:
+            by_state.add_metric((state,), tally[state])
+        yield by_state
+        for name, attribute, text in NODE_GAUGES:
+            family = GaugeMetricFamily(f"farm_node_{name}", text, labels=("node",))
+            for node in nodes:
+                if node.lost_at is None or attribute == "seen_s":
+                    family.add_metric((node.node_id,), float(getattr(node, attribute)))
+            yield family
+        lost = GaugeMetricFamily("farm_node_lost_timestamp_seconds", "Unix time of a node's loss", labels=("node",))
+        for node in nodes:
+            if node.lost_at is not None:
+                lost.add_metric((node.node_id,), node.lost_at)
+        yield lost
+
+    def _queue(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        queue = self.values.queue
+        complete, read = queue.get("groups_complete", 0.0), queue.get("groups_read", 0.0)
+        dropped = queue.get("dropped_zero_variance", 0.0) + queue.get("dropped_stale", 0.0)
+        acked, restored = queue.get("groups_acked", 0.0), queue.get("groups_restored", 0.0)
+        depth = GaugeMetricFamily(
+            "farm_queue_groups",
+            "Complete groups: early (not in turn), ready, leased and not acked, acked provisionally",
+            labels=("state",),
+        )
+        depth.add_metric(("early",), queue.get("groups_early", 0.0))
+        depth.add_metric(("ready",), complete - read)
+        depth.add_metric(("unacked",), read - acked - dropped + restored)
+        depth.add_metric(("provisional",), queue.get("groups_provisional", 0.0))
+        yield depth
+        yield CounterMetricFamily("farm_groups_complete", "Groups completed", complete)
+        complete_requests = queue.get("requests_complete", 0.0)
+        yield CounterMetricFamily("farm_requested_groups_complete", "Requested groups completed", complete_requests)
+        yield GaugeMetricFamily(
+            "farm_queue_oldest_group_age_seconds",
+            "Age of the oldest complete group that a learner could lease; 0 without one",
+            self.values.oldest_group_s,
+        )
+        yield CounterMetricFamily("farm_groups_leased", "Leases of groups", queue.get("groups_leased", 0.0))
+        yield CounterMetricFamily("farm_groups_acked", "Groups acked", acked)
+        yield CounterMetricFamily(
+            "farm_groups_redelivered",
+            "Groups leased again, after an expiry or a nack",
+            queue.get("groups_redelivered", 0.0),
+        )
+        yield CounterMetricFamily("farm_groups_restored", "Acked groups that a restore of a learner freed", restored)
+        yield CounterMetricFamily("farm_groups_dropped", "Groups that a lease dropped: zero variance or stale", dropped)
+        yield CounterMetricFamily("farm_groups_dropped_stale", "Of these, stale ones", queue.get("dropped_stale", 0.0))
+        yield CounterMetricFamily(
+            "farm_groups_returned", "Stale groups whose task gets another group", queue.get("groups_returned", 0.0)
+        )
+        yield GaugeMetricFamily(
+            "farm_queue_bytes",
+            "Stored bytes of rollouts whose group is neither acked nor dropped",
+            queue.get("bytes_queued", 0.0),
+        )
+        yield GaugeMetricFamily(
+            "farm_provisional_bytes",
+            "Stored bytes of groups that are acked provisionally",
+            queue.get("bytes_provisional", 0.0),
+        )
+        yield CounterMetricFamily(
+            "farm_rollouts_surplus",
+            "Aborted members of groups that were complete without them",
+            queue.get("surplus", 0.0),
+        )
+        yield CounterMetricFamily("farm_rollouts_accepted", "Rollouts in the store", queue.get("accepted", 0.0))
+        yield CounterMetricFamily("farm_rollouts_unjudged", "Rollouts without a reward", queue.get("unjudged", 0.0))
+        yield CounterMetricFamily(
+            "farm_rollouts_solved", "Rollouts with the highest possible verdict", queue.get("solved", 0.0)
+        )
+
+
+def endpoint_state(endpoint: EndpointStatus) -> str:
+    if endpoint.ejected:
+        return "ejected"
+    return "failing" if endpoint.failures else "ok"
