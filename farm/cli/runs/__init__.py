@@ -189,7 +189,7 @@ def delete(
         if run.state in ("running", "paused"):
             raise CliError(f"{run_id} is {run.state}; end it first with `farm runs cancel {run_id}`")
         if not yes:
-            lost = f"{run.summary.accepted} rollouts, of which {run.summary.groups_waiting} groups were never leased"
+            lost = f"{run.summary.accepted} rollouts and {run.summary.groups_waiting} groups that were never leased"
             typer.confirm(f"Delete {run_id} with {lost}?", abort=True, err=True)
         client.delete_run(run_id)
     progress_console.print(f"{run_id} is deleted")
