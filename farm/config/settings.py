@@ -166,7 +166,7 @@ class Config(BaseModel):
     policy_first_byte_timeout_s: float = Field(default=600.0, gt=0, le=86_400)
     """Seconds until the reply of an endpoint begins.
 
-    A run sets its own with ``--first-byte-timeout``.
+    A reply that has begun may pause as long. A run sets its own with ``--first-byte-timeout``.
     """
     policy_reply_timeout_s: float = Field(default=900.0, gt=0, le=86_400)
     """Seconds for a whole reply of an endpoint.

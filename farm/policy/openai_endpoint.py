@@ -121,8 +121,8 @@ class OpenAIEndpoint:
     ) -> EndpointResponse[Parsed]:
         """Request one chat completion, with as many optional fields as the endpoint accepts.
 
-        Raises httpx.ReadTimeout after ``first_byte_s`` or ``reply_s``, another httpx.HTTPError if the connection fails,
-        and the errors of ``parse``.
+        Raises httpx.ReadTimeout after ``reply_s``, or after ``first_byte_s`` in which nothing is sent or taken. Raises
+        another httpx.HTTPError if the connection fails, and the errors of ``parse``.
 
         Until a request was accepted, a refusal of the fields leads to a request with fewer. A reply that is too long
         with its tokens and log-probabilities is requested once more without them: otherwise a policy could prevent its
@@ -184,6 +184,7 @@ class OpenAIEndpoint:
         base = self.url.removesuffix("/v1") if path in _ENGINE_PATHS else self.url
         pauses = httpx.Timeout(within.first_byte_s, connect=within.connect_s, pool=None)
         remedy = "; name the model (--model) to do without it" if path == "/models" else ""
+        response: httpx.Response | None = None
         try:
             async with (
                 asyncio.timeout(within.reply_s) as deadline,
@@ -200,7 +201,9 @@ class OpenAIEndpoint:
                 raise
             raise httpx.ReadTimeout(f"{path} gave no whole answer within {within.reply_s:g} s{remedy}") from None
         except httpx.ReadTimeout:
-            raise httpx.ReadTimeout(f"{path} sent nothing for {within.first_byte_s:g} s{remedy}") from None
+            raise httpx.ReadTimeout(f"{path} {_sent(response)} for {within.first_byte_s:g} s{remedy}") from None
+        except httpx.WriteTimeout:
+            raise httpx.ReadTimeout(f"{path} took nothing of the request for {within.first_byte_s:g} s") from None
         except httpx.ConnectTimeout:
             raise httpx.ConnectTimeout(f"no connection within {within.connect_s:g} s") from None
 
@@ -227,6 +230,14 @@ class OpenAIEndpoint:
             return parse(whole)
         async with self._parsing:
             return await asyncio.to_thread(parse, whole)
+
+
+def _sent(response: httpx.Response | None) -> str:
+    """Return what an endpoint had sent when it paused for too long."""
+    if response is None:
+        return "sent nothing"
+    size = response.num_bytes_downloaded
+    return f"sent {size} bytes of its answer, and then nothing" if size else "sent headers, but no body"
 
 
 async def _refusal(response: httpx.Response) -> bytes:

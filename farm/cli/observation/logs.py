@@ -59,6 +59,8 @@ def logs(
         page = read(wanted)
         _tell_gaps(page, searched_all=len(page.lines) < lines)
         shown.add(page.lines)
+        if not page.lines and not follow:
+            progress_console.print("no lines match; `farm logs` without options shows the newest lines", style="dim")
         while follow:
             time.sleep(_POLL_S)
             newest = shown.newest or time.time()

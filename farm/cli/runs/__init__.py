@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from farm.cli.connection import connected
+from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 
 if TYPE_CHECKING:
@@ -184,9 +185,11 @@ def delete(
 ) -> None:
     """Delete an ended run with its rollouts, for good."""
     with connected(read_config(config, state_dir)) as client:
-        summary = client.run(run_id).summary
+        run = client.run(run_id)
+        if run.state in ("running", "paused"):
+            raise CliError(f"{run_id} is {run.state}; end it first with `farm runs cancel {run_id}`")
         if not yes:
-            lost = f"{summary.accepted} rollouts, {summary.groups_waiting} groups of which nobody has leased"
+            lost = f"{run.summary.accepted} rollouts and {run.summary.groups_waiting} groups that were never leased"
             typer.confirm(f"Delete {run_id} with {lost}?", abort=True, err=True)
         client.delete_run(run_id)
     progress_console.print(f"{run_id} is deleted")

@@ -25,8 +25,10 @@ def counts_line(runs: "Sequence[RunAnswer]") -> str:
     states = Counter[str](run.state for run in runs)
     told = ", ".join(f"{states[state]} {state}" for state in _STATES if states[state])
     left_out = len(runs) - len(ordered(runs))
-    more = f"; {left_out} older ones are not shown, `farm status --json` lists all" if left_out else ""
-    return f"{len(runs)} runs: {told}{more}" if runs else "no runs"
+    older = "1 older one is" if left_out == 1 else f"{left_out} older ones are"
+    more = f"; {older} not shown, `farm status --json` lists all" if left_out else ""
+    number = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    return f"{number}: {told}{more}" if runs else "no runs"
 
 
 def run_table(runs: "Sequence[RunAnswer]") -> Table:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from farm.core.nesting_limit import TooDeep
 from farm.core.task import GradingMode, ReportFormat, StepReward
@@ -256,7 +256,7 @@ class StepTable(_Harbor):
 class Manifest(_Harbor):
     """A ``task.toml``."""
 
-    schema_version: str = "1.0"
+    schema_version: str = Field(default="1.0", validation_alias=AliasChoices("schema_version", "version"))
     task: TaskTable = TaskTable()
     metadata: Metadata = Metadata()
     verifier: VerifierTable = VerifierTable()
@@ -286,13 +286,6 @@ class Manifest(_Harbor):
             return self.metadata.farm.network
         table = self.agent if self.agent.network_mode is not None else self.environment
         return table.allowed_hosts if table.network_mode == "allowlist" else ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _older_version(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "version" in value:
-            return {"schema_version": value["version"], **value}
-        return value
 
 
 def parse_manifest(path: Path, content: bytes) -> Manifest:

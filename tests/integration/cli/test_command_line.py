@@ -390,6 +390,16 @@ def test_run_is_listed_shown_and_deleted(farm: Farm, up: Mapping[str, str]) -> N
     assert (gone.returncode, f"there is no run {run}" in gone.stderr) == (1, True)
 
 
+def test_running_run_is_not_deleted_and_nothing_is_asked(farm: Farm, up: Mapping[str, str]) -> None:
+    begun = farm("run", str(PATHSPEC), "--policy", "nop", "--endless", "--group-size", "1", "--detach", "--json")
+    run = json.loads(begun.stdout)["run_id"]
+    refused = farm("runs", "delete", run)
+    assert refused.returncode == 1
+    assert refused.stderr == f"error: {run} is running; end it first with `farm runs cancel {run}`\n"
+    assert farm("runs", "cancel", run).returncode == 0
+    assert farm("runs", "delete", run, "--yes").returncode == 0
+
+
 def test_learners_and_requested_groups_are_listed(farm: Farm, up: Mapping[str, str]) -> None:
     """A learner requests a group of a task in a real sandbox, and makes a checkpoint of another run."""
     token = Path(up["state_dir"], "operator-token").read_text().strip()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from farm.cli.errors import CliError
-from farm.cli.observation.logs import OVERLAP_S, _ShownLines, parse_since
+from farm.cli.observation.logs import OVERLAP_S, _ShownLines, logs, parse_since
 from farm.client import FarmClient, FarmError
 from farm.logs import LogLine, LogPage, LogQuery, LogsUnavailable, read_logs
 from farm.schemas.responses import LogLineAnswer
@@ -178,3 +178,10 @@ def test_since_is_an_age_or_a_time(text: str, time: float) -> None:
 def test_wrong_since_is_refused_with_examples() -> None:
     with pytest.raises(CliError, match="--since soon: this is no time; write an age such as 30s, 10m"):
         parse_since("soon", datetime.now(UTC))
+
+
+def test_search_without_a_match_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs(run="run-nosuch", state_dir=tmp_path)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "no lines match; `farm logs` without options shows the newest lines" in shown.err

@@ -80,6 +80,8 @@ def test_counts_line_counts_states_and_hidden_runs() -> None:
     assert counts_line(runs) == (
         "27 runs: 1 running, 25 finished, 1 failed; 6 older ones are not shown, `farm status --json` lists all"
     )
+    assert counts_line(runs[:22]).endswith("; 1 older one is not shown, `farm status --json` lists all")
+    assert counts_line(runs[:1]) == "1 run: 1 running"
     assert counts_line([]) == "no runs"
 
 

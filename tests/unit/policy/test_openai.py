@@ -197,10 +197,16 @@ async def stalling(sent: bytes) -> AsyncIterator[tuple[str, list[float]]]:
         release.set()
 
 
-BEGUN = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
+HEADERS = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n"
+BEGUN = HEADERS + b"{"
 STALLS = [
     (b"", ReplyTimeouts(first_byte_s=0.1), "sent nothing for 0.1 s"),
-    (BEGUN, ReplyTimeouts(first_byte_s=0.1), "sent nothing for 0.1 s"),
+    (HEADERS, ReplyTimeouts(first_byte_s=0.3), "/chat/completions sent headers, but no body for 0.3 s"),
+    (
+        BEGUN,
+        ReplyTimeouts(first_byte_s=0.3),
+        "/chat/completions sent 1 bytes of its answer, and then nothing for 0.3 s",
+    ),
     (BEGUN, ReplyTimeouts(reply_s=0.1), "gave no whole answer within 0.1 s"),
 ]
 
@@ -215,6 +221,26 @@ async def test_stalled_reply_is_retried_once_then_fails(
         endpoint = OpenAIEndpoint(url) if by_run else OpenAIEndpoint(url, timeouts=timeouts.over(DEFAULT_TIMEOUTS))
         with pytest.raises(PolicyError, match=re.escape(said)) as caught:
             await openai_policy(plain, endpoint, seed=0, patience=QUICK).reply(HELLO, [])
+        await endpoint.close()
+    assert caught.value.retryable
+    assert len(requests) == QUICK.timeout_tries
+
+
+async def test_request_that_is_not_taken_is_retried_once_then_fails() -> None:
+    release, requests = asyncio.Event(), list[int]()
+
+    async def take_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(len(requests))
+        await release.wait()
+        writer.close()
+
+    long = [{"role": "user", "content": "x" * 15_000_000}]
+    async with await asyncio.start_server(take_nothing, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        endpoint = OpenAIEndpoint(url, timeouts=replace(DEFAULT_TIMEOUTS, first_byte_s=0.1))
+        with pytest.raises(PolicyError, match="took nothing of the request for") as caught:
+            await openai_policy(spec(url), endpoint, seed=0, patience=QUICK).reply(long, [])
+        release.set()
         await endpoint.close()
     assert caught.value.retryable
     assert len(requests) == QUICK.timeout_tries

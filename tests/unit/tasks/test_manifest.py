@@ -154,6 +154,8 @@ def test_sizes_are_read_in_mib(text: str, mib: int) -> None:
         ("[[steps]]\nname = 'a'\nmin_reward = 'high'", "steps.0.min_reward", "number"),
         ("multi_step_reward_strategy = 'best'", "multi_step_reward_strategy", "'mean'"),
         ("environment = 3", "environment", "dictionary"),
+        ("schema_version = 1.0", "task.toml: schema_version: ", "string"),
+        ("version = 1.0", "task.toml: version: ", "string"),
     ],
 )
 def test_faults_name_file_key_and_remedy(text: str, key: str, says: str) -> None:
