@@ -104,6 +104,31 @@ def _as_frequent(candidates: list[bytes], old: int, counts: Mapping[bytes, int])
     return [one for one in dict.fromkeys(candidates) if distances[one] == smallest]
 
 
+def literal_as_frequent(
+    old: bytes, in_test: Mapping[bytes, int], in_expected: Collection[bytes], rng: random.Random
+) -> bytes | None:
+    """Return another literal of a test, by its source, that is used about as often as ``old``; None if ``old`` is rare.
+
+    ``in_test``: how often the test has each literal. ``in_expected``: the literals of the expected value, which are
+    chosen last, because a value that occurs twice there shows by its form that it is false.
+    """
+    if in_test.get(old, 0) < 2:
+        return None
+    alike = [one for one in in_test if one[:1] == old[:1] or (one[:1].isdigit() and old[:1].isdigit())]
+    others = [one for one in alike if one not in in_expected] or [one for one in alike if one != old]
+    if old[:1].isdigit():
+        others = [one for one in others if _is_no_multiple(one, old)]
+    nearest = _as_frequent(others, in_test[old], in_test)
+    return rng.choice(nearest) if nearest else None
+
+
+def _is_no_multiple(one: bytes, old: bytes) -> bool:
+    """Return False if a test that runs twice might yield ``one`` in place of ``old``."""
+    if not (one.isdigit() and old.isdigit()):
+        return True
+    return int(old) < 2 or int(one) % int(old) != 0
+
+
 def _in_case_of(like: bytes, word: bytes) -> bytes:
     if like.isupper():
         return word.upper()

@@ -201,6 +201,15 @@ class SourceText:
         texts = _STRING.findall(self.source, start, end)
         return sorted({word for text in texts for word in STRING_WORD.findall(text)})
 
+    def literals_in(self, function: Function) -> Mapping[bytes, int]:
+        """Return how often a function, with its decorators, has each number and each string, by their source."""
+        nodes = (node for node in ast.walk(function) if isinstance(node, ast.Constant) and self._is_plain(node))
+        return Counter(self.source[slice(*self.span(node))] for node in nodes)
+
+    @staticmethod
+    def _is_plain(node: ast.Constant) -> bool:
+        return isinstance(node.value, str | bytes | int | float) and not isinstance(node.value, bool)
+
     def name_edit(self, function: Function, name: str) -> SourceEdit:
         """Return the edit that renames a function in its definition."""
         old = function.name.encode()

@@ -5,7 +5,14 @@ import random
 from collections.abc import Sequence
 from itertools import count
 
-from farm.grading.decoys.literals import is_literal, is_other_value, leaves_of, other_number, other_string
+from farm.grading.decoys.literals import (
+    is_literal,
+    is_other_value,
+    leaves_of,
+    literal_as_frequent,
+    other_number,
+    other_string,
+)
 from farm.grading.decoys.python_source import Function, SourceEdit, SourceText, last_name
 
 MAX_ATTEMPTS_WITH_OWN_WORDS = 20
@@ -27,12 +34,12 @@ def alter_equality(
     for expected, actual in ((right, left), (left, right)):
         if test is not None and isinstance(expected, ast.Name):
             rows = _literals_behind_name(test, expected.id)
-            edits = [edit for edit in (_alter_literal(text, row, rng) for row in rows) if edit is not None]
+            edits = [edit for edit in (_alter_literal(text, test, row, rng) for row in rows) if edit is not None]
             if rows and len(edits) == len(rows):
                 has_marks = any(b"marks" in text.source[slice(*text.span(one))] for one in test.decorator_list)
                 return tuple(edits) if has_marks else (rng.choice(edits),)
         elif not is_literal(actual):
-            edit = _alter_literal(text, expected, rng)
+            edit = _alter_literal(text, test, expected, rng)
             if edit is not None:
                 return (edit,)
     return replace_expected(text, left, right, rng, test)
@@ -136,17 +143,25 @@ def _cell_of_row(row: ast.expr, index: int, count: int) -> ast.expr | None:
     return cells[index] if has_column else None
 
 
-def _alter_literal(text: SourceText, expected: ast.expr, rng: random.Random) -> SourceEdit | None:
+def _alter_literal(
+    text: SourceText, test: Function | None, expected: ast.expr, rng: random.Random
+) -> SourceEdit | None:
     """Return the edit that replaces a number or a string, also in a list, tuple, set or dict, by another one.
 
-    Return None if there is no number and no string to alter.
+    A literal that ``test`` has several times is replaced by another literal of the test, so that the number of its
+    uses does not tell a falsified test. Return None if there is no number and no string to alter.
     """
     leaves = list(leaves_of(expected))
     rng.shuffle(leaves)
+    in_test = text.literals_in(test) if test is not None else {}
+    in_expected = {text.source[slice(*text.span(leaf))] for leaf in leaves}
     for leaf in leaves:
         start, end = text.span(leaf)
-        make = other_number if isinstance(leaf.value, int | float) else other_string
-        new = make(text.source[start:end], text, rng)
+        old = text.source[start:end]
+        new = literal_as_frequent(old, in_test, in_expected, rng)
+        if new is None or not is_other_value(leaf.value, new):
+            make = other_number if isinstance(leaf.value, int | float) else other_string
+            new = make(old, text, rng)
         if new is not None and is_other_value(leaf.value, new):
             return SourceEdit(start, end, new)
     return None

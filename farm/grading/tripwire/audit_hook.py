@@ -39,6 +39,7 @@ from farm.grading.tripwire.library_checks import (
     follow_library,
     follow_tests,
     watch_memory,
+    watch_readline,
     with_own_globals,
 )
 from farm.grading.tripwire.runner_checks import (
@@ -86,6 +87,7 @@ def install(settings: Any) -> None:
     counter = [0]
     runner_held: Any = []
     ctypes_not_watched: Any = []  # has an entry while ctypes is imported and not watched
+    readline_not_watched: Any = []  # as above
     rewriting_watched: Any = []
     phases_watched: Any = []
     phases: Any = {}  # test → the phases that pytest reported, and whether each raised
@@ -141,6 +143,8 @@ def install(settings: Any) -> None:
             check(full=True)
         kind = kind_for_path(path)
         shows = kind == "test_files" and passes(frame, "/traceback.py")  # the line of a frame
+        if kind == "test_files" and asks_as_before(frame):
+            return
         by = (
             find_changed_line(
                 frame, STOP_AT_OTHER_PACKAGES if shows or kind == "frames" else NEVER_STOP, LIBRARY_READERS
@@ -152,7 +156,15 @@ def install(settings: Any) -> None:
             return
         if passes(frame, "/pluggy/") or shows or (kind == "test_files" and by[2] and names_itself(frame)):
             kind = "frames"  # by the test runner that it calls; or it may have been given the file by the test
-        finding(kind, by, event + " of " + path)
+        finding(kind, by, event.replace(own, "") + " of " + path)
+
+    def asks_as_before(frame: Any) -> Any:
+        """Return True if the innermost function outside the libraries read source already before the change."""
+        while frame is not None and place_of(frame.f_code.co_filename) in ("tool", "other"):
+            frame = frame.f_back
+        if frame is None or place_of(frame.f_code.co_filename) != "changed":
+            return False
+        return holds(excused.get(path_of(frame.f_code.co_filename), {}).get("test_files", ()), frame.f_lineno or 0)
 
     def names_itself(frame: Any) -> bool:
         """Return True if the test that runs names its own file."""
@@ -290,6 +302,8 @@ def install(settings: Any) -> None:
             finding("native", (path, 0), "import of " + path)
         if args[0] == "_ctypes":
             ctypes_not_watched.append(True)
+        if args[0] == "readline":
+            readline_not_watched.append(True)
         if f" {plain(args[0])} " in UNWATCHED_MODULES:
             on_native("import of " + args[0], args, frame)
 
@@ -322,9 +336,7 @@ def install(settings: Any) -> None:
         by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
         if by is None:
             return
-        words: Any = args[1:2] if event == "subprocess.Popen" else args[:1]
-        listed: Any = words[0] if words and kind_of(words[0]) in (list, tuple) else words
-        line = " ".join([plain(word) for word in listed])
+        line = " ".join([plain(word) for one in args for word in (one if kind_of(one) in (list, tuple) else (one,))])
         alone = any(option in line.split() for option in ("-I", "-S", "-E", "-Es", "-IS"))
         names_tests = any(word in line for word in (home, report_home, "/proc/", "junit", "test"))
         if not by[2] or alone or names_tests:  # a test often asks the package to start a process
@@ -357,6 +369,7 @@ def install(settings: Any) -> None:
         "cpython.PyInterpreterState_New": on_interpreter,
         "import": on_import,
         "exec": on_exec,
+        own + "read": on_file_event,
         own + "signal": on_signal_handler,
         own + "thread": on_started,
         own + "exit": on_started,
@@ -386,6 +399,8 @@ def install(settings: Any) -> None:
     def hook(event: str, args: Any) -> None:
         if ctypes_not_watched and watch_memory(own + "memory"):
             ctypes_not_watched.clear()
+        if readline_not_watched and watch_readline(own + "read"):
+            readline_not_watched.clear()
         handler = handlers.get(event)
         if handler is None:
             return

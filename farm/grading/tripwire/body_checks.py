@@ -3,6 +3,9 @@
 A statement at the beginning of each test function reports that the test begins. A statement at its end, and one before
 each ``return``, reports that the test ended. They are put into the syntax tree when the test file is loaded, so the
 file and its line numbers stay as they are. A report counts only if it comes from a frame of the test's own file.
+
+A statement at the end of the file reports that it is loaded. From then on the global variables that its functions use
+must stay what they are while a test runs, unless the file itself alters them.
 """
 
 import sys
@@ -14,8 +17,9 @@ from farm.grading.tripwire.runner_checks import BoundMethod
 def mark_tests(tree: Any, event: str) -> Any:
     """Put the reports into the test functions of a module.
 
-    Return the names of the functions, as in pytest's ids, and those that have a decorator which may not call the test.
-    A global variable of the test file holds ``sys.audit``. No program can contain its name.
+    Return the names of the functions, as in pytest's ids, those that have a decorator which may not call the test, the
+    global variables that must not change, and those of them that must stay builtins. A global variable of the test file
+    holds ``sys.audit``. No program can contain its name.
     """
     ast: Any = __import__("ast")
     variable = "@py_audit"
@@ -62,7 +66,41 @@ def mark_tests(tree: Any, event: str) -> Any:
                 one.body.append(statement(one.body[-1], "end", name))
                 one.body.insert(1 if is_text(one.body[0]) else 0, statement(one.body[0], "begin", name))
 
+    def names_of(node: Any) -> Any:
+        """Return the names that a statement binds or declares."""
+        if isinstance(node, (*function_kinds, ast.ClassDef)):
+            return [node.name]
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            return [(one.asname or one.name).partition(".")[0] for one in node.names]
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            return [node.id]
+        return [node.rest] if getattr(node, "rest", None) else ()
+
+    def altered_by_file(node: Any) -> Any:
+        """Return the global variables that a part of the file may alter: by name, as an attribute, or by a string."""
+        if isinstance(node, ast.Global):
+            return node.names
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            return [node.attr]
+        text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
+        return [text.rpartition(".")[2]] if isinstance(text, str) and len(text) < 300 else ()
+
+    nodes = list(ast.walk(tree))
+    functions = [node for node in nodes if isinstance(node, (*function_kinds, ast.Lambda))]
+    loads = {
+        node.id
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    loads.difference_update(name for node in nodes for name in altered_by_file(node))
+    bound = {name for node in nodes for name in names_of(node)}
+    builtin_names = () if "*" in bound else vars(__import__("builtins"))
+    shadowing = tuple(sorted(name for name in loads - bound if name in builtin_names and not name.startswith("__")))
+
     mark_functions(tree.body, "")
+    if names:
+        tree.body.append(statement(tree.body[-1], "loaded", ""))
     at = 1 if tree.body and is_text(tree.body[0]) else 0
     while at < len(tree.body) and getattr(tree.body[at], "module", "") == "__future__":
         at += 1
@@ -71,7 +109,7 @@ def mark_tests(tree: Any, event: str) -> Any:
         made.lineno = made.end_lineno = 1
         made.col_offset = made.end_col_offset = 0
         tree.body.insert(at, ast.fix_missing_locations(made))
-    return tuple(names), tuple(decorated)
+    return tuple(names), tuple(decorated), tuple(sorted(loads)), shadowing
 
 
 def watch_loading(files: Any, event: str, mark: str) -> Any:
@@ -162,6 +200,8 @@ def follow_bodies(place_of: Any, of_change: Any, finding: Any) -> Any:
     marked: Any = {}  # file → the names of its marked tests
     doubtful: Any = set()  # file and name of tests with a decorator that may not call them
     held: Any = {}  # identity of a collected test → the test and what it was made of
+    used: Any = {}  # file → its global variables that must not change, and those that must stay builtins
+    loaded: Any = {}  # identity of a file's global variables → these, and the values of ``used`` when it was loaded
     ended: Any = set()  # file and name of the tests that ended since the last setup
     current: Any = [None, "", {}]  # the test that runs, its id, and its direct arguments
     outcome: Any = set()  # outcomes of the phase "call" of this test
@@ -187,9 +227,27 @@ def follow_bodies(place_of: Any, of_change: Any, finding: Any) -> Any:
         params = getattr(spec, "params", None)
         return params if kind_of(params) is dict else {}
 
-    def on_loaded(path: Any, names: Any, with_decorators: Any) -> None:
+    def on_loaded(path: Any, names: Any, with_decorators: Any, loads: Any, builtin_loads: Any) -> None:
         marked.setdefault(path, set()).update(names)
         doubtful.update((path, name) for name in with_decorators)
+        used[path] = loads, builtin_loads
+
+    def keep_globals(path: Any, variables: Any) -> None:
+        loads, builtin_loads = used[path]
+        loaded[id(variables)] = variables, {name: variables.get(name, missing) for name in loads}
+        for name in builtin_loads:
+            if name in variables:
+                finding("runner", of_change(variables[name]) or ("", 0), name + " was put into a test file's variables")
+
+    def check_globals(frame: Any) -> None:
+        """Compare the global variables of a running test with what they were when its file was loaded."""
+        variables, values = loaded.get(id(frame.f_globals), (None, {}))
+        if variables is not frame.f_globals:
+            finding("runner", ("", 0), "a test ran with other global variables than those of its file")
+        for name, value in values.items():
+            now = variables.get(name, missing)
+            if now is not value:
+                finding("runner", of_change(now) or ("", 0), "the global variable " + name + " of a test was replaced")
 
     def on_collected(item: Any) -> None:
         function = function_of(item)
@@ -294,8 +352,12 @@ def follow_bodies(place_of: Any, of_change: Any, finding: Any) -> Any:
 
     def on_mark(when: Any, name: Any, frame: Any) -> None:
         code = frame.f_code
+        if when == "loaded" and code.co_name == "<module>" and code.co_filename in used:
+            keep_globals(code.co_filename, frame.f_globals)
+            return
         if name not in marked.get(code.co_filename, ()) or code.co_name != name.rpartition("::")[2]:
             return
+        check_globals(frame)
         if when == "end":
             ended.add((code.co_filename, name))
             return

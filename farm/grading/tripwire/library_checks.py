@@ -31,6 +31,29 @@ def watch_memory(event: str) -> bool:
     return True
 
 
+def watch_readline(event: str) -> bool:
+    """Report each file that readline reads as an event; return False until readline is imported, as pytest does."""
+    module: Any = sys.modules.get("readline")
+    if not hasattr(module, "read_init_file"):
+        return False
+    for name in ("read_history_file", "read_init_file"):
+        watch_file_reader(module, name, event)
+    return True
+
+
+def watch_file_reader(module: Any, name: str, event: str) -> None:
+    """Report each call of a function that reads a file without an event of its own."""
+    read, audit = getattr(module, name), sys.audit
+
+    def call(*args: Any) -> Any:
+        audit(event, *args)
+        return read(*args)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__, call.__module__ = read.__doc__, read.__module__
+    setattr(module, name, call)
+
+
 def follow_library(stdlib: str, of_change: Any, finding: Any) -> Any:
     """Return a function that finds functions of the change in the standard library's modules and classes.
 

@@ -130,8 +130,10 @@ class Tripwire:
                 await sandbox.exec((*SHELL, f"echo '{self.nonce} end' 1<>{self._fifo}"), timeout_s=DRAIN_S)
                 done, _ = await asyncio.wait({reader}, timeout=DRAIN_S / MAX_DRAIN_ATTEMPTS)
                 if done:
-                    return result, TripwireOutput(reader.result() if reader.exception() is None else None)
-            return result, TripwireOutput(None, stopped=True)
+                    return result, TripwireOutput(_output_of(reader))
+            await sandbox.kill_all()  # the reader too: what it has printed counts, also if its FIFO was removed
+            await asyncio.wait({reader}, timeout=DRAIN_S)
+            return result, TripwireOutput(_output_of(reader) if reader.done() else None, stopped=True)
         finally:
             if not reader.done():
                 reader.cancel()
@@ -157,6 +159,10 @@ class Tripwire:
     async def _read(self, sandbox: Sandbox, timeout_s: float) -> ExecResult:
         command = (*SHELL, self.reader)
         return await sandbox.exec(command, timeout_s=timeout_s, output_limit=READ_BYTES, merge_stderr=True)
+
+
+def _output_of(reader: "asyncio.Task[ExecResult]") -> ExecResult | None:
+    return None if reader.cancelled() or reader.exception() is not None else reader.result()
 
 
 def make_tripwire(

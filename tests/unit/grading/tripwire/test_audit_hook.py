@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.grading.tripwire.changed_lines import ChangedLines
+from farm.grading.tripwire.changed_lines import ChangedLines, find_prior_uses
 from farm.grading.tripwire.findings import read_findings
 from farm.grading.tripwire.tripwire import BUSYBOX, MAX_LINES_PER_KIND, TripwireOutput
 from sandboxes.interface import Capture, ExecResult
@@ -297,3 +297,43 @@ def test_missing_passed_tests_are_finding(tmp_path: Path) -> None:
     for cases, count in ((1, 0.0), (2, 1.0)):
         report = b"<testsuite>" + b"<testcase/>" * cases + b"<testcase><failure/></testcase></testsuite>"
         assert read_findings(tripwire, output, report).components["audit_silent"] == count
+
+
+PROCESS_BY_ARGUMENT = """\
+import os
+def total():
+    os.waitpid(os.posix_spawn("/bin/true", ["true", os.path.abspath("test_cart.py")], {}), 0)
+"""
+
+
+def test_process_with_a_test_file_as_argument_is_finding(tmp_path: Path) -> None:
+    assert "processes" in watch(tmp_path, PROCESS_BY_ARGUMENT)
+
+
+@pytest.mark.parametrize("reader", ["read_history_file", "read_init_file"])
+def test_file_read_by_readline_is_finding(tmp_path: Path, reader: str) -> None:
+    """The test runner has imported readline, so that an import by the change has no event."""
+    test = TEST.replace("import sys\n", "import readline, sys\n")
+    cart = f"import os, readline\ndef total():\n    readline.{reader}(os.path.abspath('test_cart.py'))\n"
+    assert "test_files" in kinds(Watched(tmp_path, cart, WHOLE, test).run("test_cart.py"))
+
+
+LOGGED = """\
+import functools, linecache, os
+def logged(function):
+    @functools.wraps(function)
+    def call(*given):
+        return function(*given)
+    return call
+@logged
+def total():
+    return linecache.getline(os.path.abspath("test_cart.py"), 1)
+"""
+
+
+def test_unchanged_source_reader_called_by_changed_line_is_no_finding(tmp_path: Path) -> None:
+    old = LOGGED.replace("@logged\n", "").replace("    return call", "").encode()
+    prior = ChangedLines(((2, 7),), find_prior_uses(old, LOGGED.encode()))
+    assert kinds(Watched(tmp_path, LOGGED, prior).run("test_cart.py")) == set()
+    (tmp_path / "all").mkdir()
+    assert kinds(Watched(tmp_path / "all", LOGGED, WHOLE).run("test_cart.py")) == {"test_files"}

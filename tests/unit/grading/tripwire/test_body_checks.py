@@ -64,3 +64,49 @@ def test_old_bytecode_of_test_file_is_not_loaded(tmp_path: Path, runner: str) ->
     assert list((watched.workspace / "__pycache__").glob("test_cart.*"))
     options = () if runner == "pytest" else ("--assert=plain",)
     assert run_pytest(watched, "test_cart.py", *options) == {"frames"}
+
+
+REBOUND = """\
+import sys
+def total(prices):
+    {how}
+    return sum(prices)
+"""
+REBINDING = {
+    "a function of the test file": "sys.modules['test_cart'].check = lambda *given: None",
+    "a name that hides a builtin": "sys.modules['test_cart'].len = lambda *given: 2",
+}
+
+
+@pytest.mark.parametrize("way", REBINDING)
+def test_rebound_global_of_test_file_is_finding(tmp_path: Path, way: str) -> None:
+    test = "from cart import total\ndef check(found): assert found == 2\n"
+    test += "def test_total():\n    total([1])\n    check(len([1, 2]))\n"
+    watched = Watched(tmp_path, REBOUND.format(how=REBINDING[way]), test=test)
+    assert run_pytest(watched, "test_cart.py") == {"runner"}
+
+
+def test_name_that_hides_builtin_at_load_is_finding(tmp_path: Path) -> None:
+    test = "from cart import total\nONE = total([1])\ndef test_total():\n    assert len([ONE]) == 1\n"
+    how = "sys._getframe(1).f_globals['len'] = lambda *given: 1"
+    assert "runner" in run_pytest(Watched(tmp_path, REBOUND.format(how=how), test=test), "test_cart.py")
+
+
+OWN_CHANGES = {
+    "a global statement": "CALLS = 0\ndef test_total():\n    global CALLS\n    CALLS += 1\n    assert CALLS == 1\n",
+    "patch": "from unittest.mock import patch\n@patch('test_cart.total')\ndef test_total(total):\n    assert total\n",
+    "monkeypatch": "import sys\ndef test_total(monkeypatch):\n"
+    "    monkeypatch.setattr(sys.modules[__name__], 'total', len)\n    assert total([1, 2]) == 2\n",
+    "an attribute of the module": "import pytest\nkept = None\n@pytest.fixture(autouse=True)\ndef keep(request):\n"
+    "    request.module.kept = 3\ndef test_total():\n    assert total([1, 2]) == kept\n",
+    "a fixture of the module": "kept = 0\ndef setup_module(module):\n    module.kept = 3\n"
+    "def test_total():\n    assert kept\n",
+    "a local name": "total = total\ndef test_total():\n    total = len\n    assert total([1]) == 1\n",
+    "all names of a module": "from os.path import *\ndef test_total():\n    assert join('a', 'b') == 'a/b'\n",
+}
+
+
+@pytest.mark.parametrize("way", OWN_CHANGES)
+def test_global_changed_by_its_own_file_is_no_finding(tmp_path: Path, way: str) -> None:
+    watched = Watched(tmp_path, CART, test="from cart import total\n" + OWN_CHANGES[way])
+    assert run_pytest(watched, "test_cart.py") == set()
