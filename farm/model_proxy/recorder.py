@@ -86,7 +86,9 @@ class Recorder:
 
     ``ended`` is set if the episode has to end while the agent runs: with the limit that was reached, or the error of
     the policy. ``results``: content of tool results by the id of their call. ``is_full``: the last request was refused
-    because its context was too long. ``rejection``: of the last request that the endpoint rejected.
+    because its context was too long. ``rejection``: of the last request that the endpoint rejected. ``abandoned``: the
+    number of requests that the agent left before they had a reply. ``is_over``: set at the
+    agent's deadline: requests go on without their agent, and new ones are refused.
     """
 
     policy: Policy
@@ -97,10 +99,13 @@ class Recorder:
     opening: tuple[Message, ...] = ()
     is_full: bool = False
     rejection: PolicyError | None = None
+    abandoned: int = 0
+    is_over: bool = False
     ended: "asyncio.Future[StopReason]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     _conversations: Conversations = field(default_factory=Conversations)
     _memory: ReplyMemory = field(init=False)
     _busy: _Busy = field(default_factory=_Busy)
+    _open: set[asyncio.Task[Reply]] = field(default_factory=set)
     _moment: int = 0
     _requested: int = 0
     _kept_chars: int = 0
@@ -143,7 +148,7 @@ class Recorder:
         started_at, asked_at = time.time(), time.monotonic()
         self._busy.enter()
         try:
-            reply = await self.policy.reply(messages, request.tools, self._options(request, number))
+            reply = await self._from_policy(messages, request, number)
         except PolicyError as error:
             raise self._refusal(error) from None
         finally:
@@ -161,6 +166,38 @@ class Recorder:
         self._record(exchange, reply, started_at, time.monotonic() - asked_at)
         return reply
 
+    async def _from_policy(self, messages: list[Message], request: ModelRequest, number: int) -> Reply:
+        asking = asyncio.create_task(self.policy.reply(messages, request.tools, self._options(request, number)))
+        self._open.add(asking)
+        asking.add_done_callback(self._open.discard)
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:  # the agent has left, or was ended
+            if not self.is_over:
+                self.abandoned += 1
+                asking.cancel()
+            raise
+
+    async def has_whole_reply(self, timeout_s: float) -> bool:
+        """Return whether an open request gets a reply in time, or none is open. Raises PolicyError if one fails.
+
+        A rejection counts as a reply, because it shows that the endpoint works. The other requests are cancelled.
+        """
+        waiting = {asking for asking in self._open if not asking.cancelling()}
+        if not waiting:
+            return True
+        try:
+            done, _ = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            for asking in done:
+                error = asking.exception()
+                if not (isinstance(error, PolicyError) and error.rejected):
+                    asking.result()
+            return bool(done)
+        finally:
+            for asking in waiting:
+                asking.cancel()
+            await asyncio.wait(waiting)
+
     async def _prepare(self, given: Sequence[Message]) -> tuple[list[Message], list[bytes]]:
         """Return messages with earlier replies restored, and their digests. It runs in a thread, one at a time."""
         async with self._preparing:
@@ -172,6 +209,8 @@ class Recorder:
 
     def _refuse_after_end(self) -> None:
         """End the episode if it has reached a limit. Raises Refused if it has ended."""
+        if self.is_over:
+            raise _over("the agent's time has ended")
         if not self.ended.done() and self._requested >= self.limits.max_turns:
             self.ended.set_result(StopReason.MAX_TURNS)
         self._refuse_if_spent()

@@ -9,6 +9,8 @@
 | time limit                                       | ``agent_timeout``, unless the endpoint is out |
 | a request beyond a limit of turns or tokens      | ``max_turns``, ``max_tokens``                |
 | the endpoint fails for good, or rejects all      | PolicyError                                  |
+| an open request gets no reply in as much time    | PolicyError                                  |
+| the agent gave up requests, and none had a reply | PolicyError                                  |
 """
 
 import asyncio
@@ -26,6 +28,7 @@ from farm.episode.record_limits import shorten
 from farm.episode.segments import ContextLabel
 from farm.episode.turn_loop import Conversation, LoopLimits, raise_if_out
 from farm.model_proxy import MODEL_PORT, ModelProxy, ProxySettings, Recorder, RecordLimits
+from farm.policy.base import PolicyError
 from farm.tasks import TaskError
 from sandboxes.interface import ExecResult, Sandbox
 
@@ -84,8 +87,8 @@ class AgentLoop:
             async with proxy:
                 with self.conversation.watch.phase("agent_s"):
                     end = await self._await_end(sandbox, recorder)
-            if recorder.rejection and not recorder.replies:
-                raise recorder.rejection
+            if not recorder.replies:
+                self._raise_if_unserved(recorder)
             return end
         finally:
             self._take(recorder)
@@ -108,12 +111,29 @@ class AgentLoop:
             if not deadline.expired():
                 raise
             raise_if_out(policy, self.limits.agent_s)
+            recorder.is_over = True
+            await _stopped(program)
+            await self._await_reply(recorder)
             return AgentEnd(StopReason.AGENT_TIMEOUT)
         finally:
-            program.cancel()  # its processes are killed before its work is read
-            await asyncio.wait({program})
+            await _stopped(program)
             if recorder.ended.done():
                 recorder.ended.exception()  # else asyncio would log it if another end came first
+
+    async def _await_reply(self, recorder: Recorder) -> None:
+        """Give open requests as much time again, as in the farm's own loop. Raises PolicyError if none gets a reply."""
+        limit_s = self.limits.agent_s
+        if not await recorder.has_whole_reply(limit_s):
+            why = f"it had not ended its reply {limit_s:g} s later"
+            raise PolicyError(f"the endpoint was out when the agent's {limit_s:g} s ended: {why}", retryable=True)
+
+    def _raise_if_unserved(self, recorder: Recorder) -> None:
+        """Raise PolicyError if the endpoint, and not the agent, is the likely cause of an episode without a reply."""
+        if recorder.rejection:
+            raise recorder.rejection
+        if recorder.abandoned:
+            why = f"the agent {self.agent.name} gave up {recorder.abandoned} requests, and no other had a reply"
+            raise PolicyError(f"{why}; is the endpoint up, and does the agent wait long enough?", retryable=True)
 
     async def _start(self, sandbox: Sandbox) -> ExecResult:
         if self.agent.reads_instruction_file:
@@ -182,3 +202,9 @@ class AgentLoop:
             if message["role"] not in ("system", "user"):
                 return
             yield {"role": message["role"], "content": shorten(str(message["content"]), MOST_OPENING_CHARS)}
+
+
+async def _stopped(program: asyncio.Task[ExecResult]) -> None:
+    """Wait until the processes of the program are killed, before its work is read."""
+    program.cancel()
+    await asyncio.wait({program})

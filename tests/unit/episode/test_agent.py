@@ -134,6 +134,55 @@ async def test_policy_that_fails_is_no_fault_of_the_agent() -> None:
     assert (rollout.error.origin, rollout.error.retryable, rollout.reward) == (Origin.MODEL, True, None)
 
 
+async def wait_for_reply(process: FakeProcess, ask: Ask) -> int:
+    await ask(TASK)
+    fix(process)
+    return 0
+
+
+async def test_open_request_without_a_whole_reply_is_model_failure() -> None:
+    """The endpoint has begun an answer, so it is not silent, and never ends it."""
+    rollout, _, policy = await play(wait_for_reply, Scripted().forever, bundle=task(agent_timeout_s=0.2))
+    assert policy.silent_s == 0
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.retryable, rollout.reward) == (Origin.MODEL, True, None)
+    assert "had not ended its reply 0.2 s later" in rollout.error.message
+
+
+async def test_late_whole_reply_is_judged() -> None:
+    async def late() -> Reply:
+        await process_ended.wait()
+        return reply([1], [2])
+
+    process_ended = asyncio.Event()
+
+    async def work(process: FakeProcess, ask: Ask) -> int:
+        try:
+            return await wait_for_reply(process, ask)
+        finally:
+            process_ended.set()
+
+    rollout, _, _ = await play(work, late, bundle=task(agent_timeout_s=0.5))
+    assert (rollout.stop_reason, rollout.reward, rollout.error) == (StopReason.AGENT_TIMEOUT, 0.0, None)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+async def test_agent_that_gave_up_its_only_requests_is_model_failure(code: int) -> None:
+    policy = Scripted()
+
+    async def work(process: FakeProcess, ask: Ask) -> int:
+        asking = asyncio.ensure_future(ask(TASK))
+        await policy.waiting.wait()
+        asking.cancel()
+        await asyncio.wait({asking})
+        return code
+
+    rollout, _, _ = await play(work, policy.forever)
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.retryable, rollout.reward) == (Origin.MODEL, True, None)
+    assert "the agent pretended gave up 1 requests, and no other had a reply" in rollout.error.message
+
+
 @pytest.mark.parametrize("replies", [0, 1])
 async def test_rejected_request_costs_no_verdict(replies: int) -> None:
     """Only if no request was served, the endpoint and not the agent is the likely cause."""

@@ -291,6 +291,13 @@ async def test_request_of_client_that_leaves_is_cancelled(proxy: ProxiedModel) -
     assert (await proxy.http.post(CHAT, json=BODIES[CHAT])).status_code == 200
 
 
+async def test_request_after_the_deadline_is_refused(proxy: ProxiedModel) -> None:
+    proxy.recorder.is_over = True
+    answer = await proxy.http.post(CHAT, json=BODIES[CHAT])
+    assert answer.status_code == 503
+    assert "the agent's time has ended" in message_of(answer, CHAT)
+
+
 async def test_dropped_thinking_is_not_sent_to_the_model() -> None:
     async with proxied(harness=Harness(thinking=Thinking.DROP)) as proxy:
         thought = {"role": "assistant", "content": "a", "reasoning_content": "b " * 300}
