@@ -271,6 +271,8 @@ async def test_build_engine_fetches_nothing_from_machine(name: str, builder: Bui
         "add in a continued name": dockerfile("AD\\", f"D http://{internal}/v1/name /loot"),
         "from": f"FROM {internal}/loot\n",
         "from by variable": f"ARG R={internal}\nFROM ${{R}}/loot\n",
+        "from by a continued variable": f"ARG B={BASE_IMAGE}\nARG \\\n B={internal}/loot\nFROM $B\n",
+        "from by a variable of a continued name": f"AR\\\nG B={internal}/loot\nFROM ${{B:-{BASE_IMAGE}}}\n",
         "copy": dockerfile(f"COPY --from={internal}/loot / /loot"),
         "syntax": f"# syntax={internal}/loot\nFROM {BASE_IMAGE}\n",
     }
