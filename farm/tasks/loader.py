@@ -257,7 +257,7 @@ def _separate_verifier(path: Path, manifest: Manifest, image: str, files: Mappin
 
 
 def _last_workdir(path: Path, environment: Mapping[str, BundleFile]) -> str:
-    """Return the last absolute WORKDIR of the Dockerfile that holds no variable, or Harbor's default. Raises TaskError."""
+    """Return the last absolute WORKDIR of the Dockerfile without a variable, or Harbor's default. Raises TaskError."""
     dockerfile = environment["Dockerfile"].content.decode(errors="replace") if "Dockerfile" in environment else ""
     lines = dockerfile.split("\n")
     workdirs = [

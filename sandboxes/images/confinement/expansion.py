@@ -14,7 +14,7 @@ MAX_VARIABLE_CHARS = 128 << 10
 MAX_VARIABLES_CHARS = 1 << 20
 MAX_EXPANDED_CHARS = 2 << 20
 _UNKNOWN_CHARS = 1 << 10
-"""What a variable of the base image counts."""
+"""Assumed for a variable of the base image."""
 _REFERENCE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(/[^}]*)?|([A-Za-z_]\w*))")
 
 

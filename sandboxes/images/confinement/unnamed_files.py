@@ -1,7 +1,7 @@
 """Find the files that the processes of a build hold and that have no name any more, so no directory shows them.
 
 A process holds such a file by a descriptor, by a mapping, by a descriptor that it has sent over a unix socket and
-nobody has received, or by a file that it has registered with io_uring. Only the first two show the file's size.
+no process has received, or by a file that it has registered with io_uring. Only the first two show the file's size.
 """
 
 import os
