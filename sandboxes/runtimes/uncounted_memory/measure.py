@@ -12,10 +12,12 @@
 | timers and epoll     | each has an object of its own            | descriptors of anonymous inodes              |
 | TCP connections that | packets make them and fill them, until   | ``/proc/PID/net/sockstat``, and ``rx_queue`` |
 | nobody has accepted  | accept(2) gives them to a process        | of ``/proc/PID/net/tcp`` without an inode    |
+| UDP sockets          | each may have a table of the sockets     | ``/proc/PID/net/sockstat``                   |
+|                      | that share its port (SO_REUSEPORT)       |                                              |
 
 ``sandboxes.runtimes.seccomp`` refuses calls without a legitimate use; the rest is bounded here. All figures are lower
-bounds, except those of directories at position 0, of descriptors in flight, of a sampled sandbox, and of TCP
-connections.
+bounds, except those of directories at position 0, of descriptors in flight, of a sampled sandbox, of TCP connections,
+and of UDP sockets.
 """
 
 import contextlib
@@ -40,6 +42,8 @@ IN_FLIGHT_BYTES = 1 << 20
 
 CONNECTION_BYTES = 2560
 TIME_WAIT_BYTES = 256
+UDP_SOCKET_BYTES = 2 << 10
+"""Assumed for a UDP socket: the table of a port that is shared is allocated for 128 sockets, also if there is one."""
 UNACCEPTED_BYTES = 64 << 10
 """Assumed for a connection that has data and is not accepted: small packets take many times their data."""
 
@@ -67,14 +71,23 @@ class UncountedMemory:
     anonymous: int = 0
     connections_bytes: int = 0
     unaccepted: int = 0
+    udp_sockets: int = 0
     sampled: bool = False
 
     @property
     def certain(self) -> "UncountedMemory":
         """Return the measured figures, without estimates and assumptions."""
         if not self.sampled:
-            return replace(self, rewound_bytes=0, in_flight=0, unaccepted=0)
-        guessed = ("directories", "listed_bytes", "rewound_bytes", "in_flight", "anonymous", "unaccepted")
+            return replace(self, rewound_bytes=0, in_flight=0, unaccepted=0, udp_sockets=0)
+        guessed = (
+            "directories",
+            "listed_bytes",
+            "rewound_bytes",
+            "in_flight",
+            "anonymous",
+            "unaccepted",
+            "udp_sockets",
+        )
         return replace(self, **dict.fromkeys(guessed, 0), sampled=False)
 
     @property
@@ -90,6 +103,7 @@ class UncountedMemory:
             + self.anonymous * ANONYMOUS_BYTES
             + self.connections_bytes
             + self.unaccepted * UNACCEPTED_BYTES
+            + self.udp_sockets * UDP_SOCKET_BYTES
         )
 
     def __str__(self) -> str:
@@ -107,6 +121,7 @@ class UncountedMemory:
                 self.connections_bytes + self.unaccepted * UNACCEPTED_BYTES,
                 f"{self.connections_bytes >> 10} KiB in TCP connections, {self.unaccepted} with data and not accepted",
             ),
+            (self.udp_sockets * UDP_SOCKET_BYTES, f"{self.udp_sockets} UDP sockets"),
         )
         return ", ".join(text for part, text in parts if part >= self.bytes // 16)
 
@@ -163,11 +178,13 @@ def _add_network(held: UncountedMemory, tasks: list[int]) -> None:
 
 
 def _add_connections(held: UncountedMemory, tasks: list[int]) -> None:
-    """Add all TCP connections, and the data of those that are in no process's hands."""
+    """Add all UDP sockets and TCP connections, and the data of connections that are in no process's hands."""
     for line in _table(tasks, "net/sockstat") + _table(tasks, "net/sockstat6"):
         name, *figures = line.split()
-        if name in ("TCP:", "TCP6:"):
-            counts = dict(zip(figures[::2], map(int, figures[1::2]), strict=False))
+        counts = dict(zip(figures[::2], map(int, figures[1::2]), strict=False))
+        if name in ("UDP:", "UDP6:"):
+            held.udp_sockets += counts["inuse"]
+        elif name in ("TCP:", "TCP6:"):
             held.connections_bytes += counts["inuse"] * CONNECTION_BYTES + counts.get("tw", 0) * TIME_WAIT_BYTES
     for line in _lines(tasks, "net/tcp") + _lines(tasks, "net/tcp6"):
         fields = line.split()

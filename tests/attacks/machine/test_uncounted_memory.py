@@ -135,6 +135,19 @@ async def test_unaccepted_connections_are_kept_without_the_watch(wide: Scene) ->
 
 
 @pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
+async def test_tables_of_shared_ports_are_kept_without_the_watch(wide: Scene) -> None:
+    """Half as many as would end the sandbox: 2 KiB each, beside the socket that is counted."""
+    group = group_of(wide, wide.attacker.id)
+    await keeps_without_the_watch(wide, "ports 4000 4", 48 * MIB)
+    assert (await asyncio.to_thread(survey, group, 0))[wide.attacker.id].udp_sockets >= 16_000
+
+
+@pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
+async def test_tables_of_shared_ports_end_their_sandbox(wide: Scene) -> None:
+    assert "UDP sockets" in await ended_for(wide, "hoard ports 4000 12")
+
+
+@pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
 @pytest.mark.parametrize("kind", ["listings", *HIDDEN])
 async def test_listings_are_kept_without_the_watch(wide: Scene, kind: str) -> None:
     await keeps_without_the_watch(wide, f"{kind} {LISTINGS} 1", LISTINGS // 2 * MIB)
