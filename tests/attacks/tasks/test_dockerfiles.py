@@ -1,11 +1,13 @@
 """Dockerfiles that would make the engine fetch or grant something by itself, and ordinary ones beside them."""
 
 import string
+from pathlib import Path
 
 import pytest
 
 from farm.config import BuildOptions, load_config
 from sandboxes.errors import ImageError
+from sandboxes.images.build import read_dockerfile
 from sandboxes.images.confinement import PackageIndexes, PipIndex
 from sandboxes.images.confinement.indexes import Router
 from sandboxes.images.confinement.screening import Sources, screen, screen_triggers
@@ -227,3 +229,14 @@ def test_ordinary_variables_are_admitted() -> None:
         'FROM debian\nARG V=1\nENV V=$V HOME=/h\nENV PATH="$JAVA_HOME/bin:${HOME:-/root}/bin:$PATH"\nWORKDIR $HOME\n'
     )
     assert screen(stage * 20).bases == ("debian",)
+
+
+@pytest.mark.parametrize("ignored", ["a\n" * 501, "a" * 20_000, "a\r" * 501])
+def test_long_dockerignore_is_refused(tmp_path: Path, ignored: str) -> None:
+    """The daemon takes some 30 times the size of the file from its own memory, and reads any size."""
+    (tmp_path / "Dockerfile").write_text("FROM debian\n")
+    (tmp_path / ".dockerignore").write_text("*.pyc\n" * 500)
+    assert read_dockerfile("x", tmp_path, Sources()).bases == ("debian",)
+    (tmp_path / ".dockerignore").write_bytes(ignored.encode())
+    with pytest.raises(ImageError, match="dockerignore has more than"):
+        read_dockerfile("x", tmp_path, Sources())
