@@ -10,6 +10,7 @@ EXTRAS = {
     "fastapi": "node",
     "fsspec": "archive",
     "h11": "node",
+    "httpcore": "node",
     "httpx2": "node",
     "iniconfig": "node",
     "libcst": "generate",

@@ -66,6 +66,7 @@ def make_app(
     app.state.sandbox_nodes = sandbox_nodes
     app.state.node_logs = node_logs
     app.state.node_metrics = node_metrics
+    app.state.log_searches = asyncio.Semaphore(logs.MOST_SEARCHES)
     app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
     app.state.prepared = PreparedTasksets(store, prepare, app.state.preparing)
     app.state.series = health.GatewayMetrics()

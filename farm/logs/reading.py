@@ -3,7 +3,8 @@
 import heapq
 import math
 import os
-from collections.abc import Generator, Iterable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,10 +18,15 @@ MOST_LINES = 1000
 SEARCHED_BYTES = 64 * 1024 * 1024
 """The most bytes of one log, with its rotated files, that one search reads."""
 
+SEARCH_S = 5.0
+"""The time after which one search ends: a search takes a processor from whoever else uses the process."""
+
 MOST_TEXT = 64 * 1024
 """The most bytes of one line with its further lines; the rest is left out."""
 
 _BLOCK = 64 * 1024
+_LATEST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+_LEVEL_AT = len("2000-01-01T00:00:00.000Z ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,13 @@ class LogQuery:
     def marks(self) -> tuple[bytes, ...]:
         """Bytes that every wanted line has, so that most lines need no parsing."""
         ids = {"node": self.node, "run": self.run, "rollout": self.rollout}
-        return tuple(f" {name}={value}".encode() for name, value in ids.items() if value)
+        text = self.contains.replace("\n", f"\n{INDENT}").encode(errors="surrogateescape")
+        return (*(f" {name}={value}".encode() for name, value in ids.items() if value), text)
+
+    @property
+    def levels(self) -> tuple[bytes, ...]:
+        """The levels of wanted lines as lines have them; empty if all are wanted."""
+        return tuple(f"{level} ".encode() for level in LEVELS[_weight(self.level) :]) if _weight(self.level) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +105,16 @@ class NodeLogs(Protocol):
         ...
 
 
-def read_logs(directory: Path, query: LogQuery) -> LogPage:
-    """Return the lines of all logs of a directory that ``query`` asks for. A directory that is missing has none."""
+def read_logs(directory: Path, query: LogQuery, *, clock: Callable[[], float] = time.monotonic) -> LogPage:
+    """Return the lines of all logs of a directory that ``query`` asks for. A directory that is missing has none.
+
+    The search ends ``SEARCH_S`` seconds of ``clock`` after its begin.
+    """
     gaps: list[float] = []
+    ends_at = clock() + SEARCH_S
     with ExitStack() as stack:
         found = [
-            stack.enter_context(closing(_search(directory, path.stem, query, gaps)))
+            stack.enter_context(closing(_search(directory, path.stem, query, gaps, lambda: clock() >= ends_at)))
             for path in sorted(directory.glob("*.log"))
         ]
         newest: list[LogLine] = []
@@ -118,20 +134,23 @@ def merge_pages(pages: Iterable[LogPage], limit: int) -> LogPage:
     return LogPage(tuple(lines[-limit:]), max(gaps, default=None), unread)
 
 
-def _as_written(time: float) -> bytes:
-    return datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds").partition("+")[0].encode()
+def _as_written(seconds: float) -> bytes:
+    at = datetime.fromtimestamp(min(max(seconds, 0.0), _LATEST), UTC)
+    return at.isoformat(timespec="milliseconds").partition("+")[0].encode()
 
 
 def _weight(level: str) -> int:
     return LEVELS.index(level) if level in LEVELS else 0
 
 
-def _search(directory: Path, name: str, query: LogQuery, gaps: list[float]) -> Generator[LogLine]:
+def _search(
+    directory: Path, name: str, query: LogQuery, gaps: list[float], is_late: Callable[[], bool]
+) -> Generator[LogLine]:
     """Yield the wanted lines of one log, newest first.
 
-    If the search ends for want of bytes, add the time of the last line that it read to ``gaps``.
+    If the search ends for want of bytes or time, add the time of the last line that it read to ``gaps``.
     """
-    left, oldest, marks = SEARCHED_BYTES, query.until, query.marks
+    left, oldest, marks, levels = SEARCHED_BYTES, query.until, query.marks, query.levels
     begin, end = query.begin, query.end
     seen: set[int] = set()
     for path in (directory / f"{name}.log{suffix}" for suffix in ("", *(f".{n + 1}" for n in range(OLDER_FILES)))):
@@ -150,13 +169,15 @@ def _search(directory: Path, name: str, query: LogQuery, gaps: list[float]) -> G
                 if raw[: len(end)] >= end:
                     continue
                 left -= len(raw)
-                line = LogLine.parse(raw.decode(errors="replace")) if _has(raw, marks) or left <= 0 else None
+                is_last = left <= 0 or is_late()
+                is_wanted = _has(raw, marks) and (not levels or raw.startswith(levels, _LEVEL_AT))
+                line = LogLine.parse(raw.decode(errors="replace")) if is_wanted or is_last else None
                 if line is not None:
                     oldest = line.time
                     if query.since <= line.time < query.until and query.matches(line):
                         yield line.of_file(name)
-                if left <= 0:
-                    gaps.append(oldest)
+                if is_last:
+                    gaps.append(min(oldest, _LATEST))
                     return
 
 

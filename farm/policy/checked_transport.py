@@ -1,10 +1,17 @@
-"""An HTTP transport that connects only to addresses that were checked after name resolution."""
+"""An HTTP transport that connects only to addresses that were checked after name resolution, and bounds what an answer
+sends before its body.
+"""
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Any
 
+import httpcore
 import httpx
 
 from farm.policy.endpoint_access import EndpointRefusal
@@ -17,6 +24,33 @@ Refusal = Callable[[Address], EndpointRefusal | None]
 """Return why no request may go to an address, or None if it may."""
 
 _NO_ADDRESS = EndpointRefusal("it has no address; name another host")
+
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Limit for the head of an answer together with all interim answers (status 1xx) before it, which have no end."""
+_HEAD_PART_BYTES = 4096
+"""What is read of heads at a time: the parser takes them without a pause, some 20 bytes an interim answer."""
+
+
+@dataclass(slots=True)
+class _Head:
+    left: int = MAX_HEAD_BYTES
+
+
+_head: ContextVar[_Head | None] = ContextVar("farm_answer_head", default=None)
+"""The bytes that the head of the awaited answer may still have; None while a body is read."""
+
+
+def bounded_transport(*, keep_alive: int, verify: bool) -> httpx.AsyncHTTPTransport:
+    """Return a transport of any number of connections whose heads ``CheckedTransport`` bounds.
+
+    ``keep_alive``: idle connections that are kept.
+    """
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=keep_alive)
+    transport = httpx.AsyncHTTPTransport(limits=limits, trust_env=False, verify=verify)
+    # httpx passes no network backend on to its pool.
+    transport._pool._network_backend = _BoundedBackend()
+    return transport
 
 
 class CheckedTransport(httpx.AsyncBaseTransport):
@@ -45,11 +79,19 @@ class CheckedTransport(httpx.AsyncBaseTransport):
         for address in others:
             request.url = request.url.copy_with(host=str(address))
             try:
-                return await self._inner.handle_async_request(request)
+                return await self._send(request)
             except (httpx.ConnectError, httpx.ConnectTimeout):
                 continue
         request.url = request.url.copy_with(host=str(last))
-        return await self._inner.handle_async_request(request)
+        return await self._send(request)
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        """Send a request, and return the answer when its head is there."""
+        before = _head.set(_Head())
+        try:
+            return await self._inner.handle_async_request(request)
+        finally:
+            _head.reset(before)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -75,3 +117,40 @@ async def _resolve(name: str) -> list[Address]:
     except OSError:
         raise httpx.ConnectError(f"the name {name} is not known") from None
     return list(dict.fromkeys(ip_address(str(place[0]).partition("%")[0]) for *_, place in found))
+
+
+class _BoundedBackend(httpcore.AnyIOBackend):
+    """Connect by TCP to a stream whose heads are bounded."""
+
+    async def connect_tcp(self, *args: Any, **options: Any) -> httpcore.AsyncNetworkStream:
+        return _BoundedStream(await super().connect_tcp(*args, **options))
+
+
+class _BoundedStream(httpcore.AsyncNetworkStream):
+    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
+        self._inner = inner
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        head = _head.get()
+        if head is None:
+            return await self._inner.read(max_bytes, timeout)
+        part = await self._inner.read(min(max_bytes, _HEAD_PART_BYTES), timeout)
+        head.left -= len(part)
+        if head.left < 0:
+            raise httpcore.RemoteProtocolError(f"the head of the answer is longer than {MAX_HEAD_BYTES} bytes")
+        await asyncio.sleep(0)  # many parts that came together are parsed with pauses
+        return part
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        await self._inner.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        return _BoundedStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)

@@ -17,7 +17,7 @@ import httpx
 
 from farm.core.nesting_limit import read_json
 from farm.core.run import ReplyTimeouts
-from farm.policy.checked_transport import CheckedTransport
+from farm.policy.checked_transport import CheckedTransport, bounded_transport
 from farm.policy.endpoint_access import EndpointAccess
 from farm.policy.openai_response import ServedModel
 
@@ -97,11 +97,8 @@ class OpenAIEndpoint:
         self.served: ServedModel | None = None
         self.is_sglang = False
         self.answered_at = 0.0
-        connections = httpx.AsyncHTTPTransport(
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
-            trust_env=False,
-            verify=place.scheme == "https",  # without TLS, loading the certificates is 30 ms for nothing
-        )
+        # Without TLS, loading the certificates is 30 ms for nothing.
+        connections = bounded_transport(keep_alive=256, verify=place.scheme == "https")
         self._client = httpx.AsyncClient(
             headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
             transport=CheckedTransport(lambda address: access.refusal(place, address), connections),
@@ -242,11 +239,12 @@ def _sent(response: httpx.Response | None) -> str:
 
 async def _refusal(response: httpx.Response) -> bytes:
     """Return the start of an error body, which is enough for its message. A compressed body counts as empty."""
-    start = bytearray()
+    start, cost = bytearray(), 0
     if response.headers.get("content-encoding", "identity").strip().lower() == "identity":
         async for part in response.aiter_raw():
             start += part
-            if len(start) > MAX_REFUSAL_BYTES or not part:
+            cost += len(part) + PART_BYTES
+            if cost > MAX_REFUSAL_BYTES or not part:
                 break
     return bytes(start[:MAX_REFUSAL_BYTES])
 

@@ -10,7 +10,8 @@ class TaskError(Exception):
 
     def __init__(self, file: Path | str, fault: str, remedy: str, *, key: str = "") -> None:
         subject = f"{file}: {key}" if key else f"{file}"
-        super().__init__(" ".join(f"{subject}: {fault}; {remedy}".split()))
+        line = " ".join(f"{subject}: {fault}; {remedy}".split())
+        super().__init__(line.encode(errors="backslashreplace").decode())  # a file's name need not be in UTF-8
 
 
 @dataclass(frozen=True, slots=True)

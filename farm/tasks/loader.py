@@ -16,6 +16,7 @@ from farm.tasks.files import MANIFEST, below, read_instruction, refuse_larger, r
 from farm.tasks.schema import compose
 from farm.tasks.schema.harbor_environment import healthcheck_of, read_compose, storage_of, users_of
 from farm.tasks.schema.manifest import FarmTable, Manifest, OriginalTable, ReleaseTable, parse_manifest
+from farm.tasks.schema.manifest_types import workspace_path
 from farm.tasks.schema.steps import in_steps
 from farm.tasks.sdist.original import restore
 from farm.tasks.sdist.release_pair import prepare
@@ -95,7 +96,8 @@ def read_task(path: Path, *, max_bytes: int = MAX_TASK_BYTES) -> LoadedTask:
     tests: Mapping[str, BundleFile] = {}
     if source is None:
         tests = below(files, "tests/" if report is ReportFormat.REWARD_FILE else f"tests/{IN_WORKSPACE}")
-    workspace = farm.workspace or manifest.environment.workdir or compose_settings.workdir or _last_workdir(environment)
+    workspace = farm.workspace or manifest.environment.workdir or compose_settings.workdir
+    workspace = workspace or _last_workdir(path, environment)
     users = users_of(path / MANIFEST, manifest, environment, report)
     verifier_environment = _verifier_environment(manifest, files)
     separate = _separate_verifier(
@@ -254,8 +256,8 @@ def _separate_verifier(path: Path, manifest: Manifest, image: str, files: Mappin
     )
 
 
-def _last_workdir(environment: Mapping[str, BundleFile]) -> str:
-    """Return the last absolute WORKDIR of the Dockerfile that holds no variable, or Harbor's default."""
+def _last_workdir(path: Path, environment: Mapping[str, BundleFile]) -> str:
+    """Return the last absolute WORKDIR of the Dockerfile without a variable, or Harbor's default. Raises TaskError."""
     dockerfile = environment["Dockerfile"].content.decode(errors="replace") if "Dockerfile" in environment else ""
     lines = dockerfile.split("\n")
     workdirs = [
@@ -264,7 +266,12 @@ def _last_workdir(environment: Mapping[str, BundleFile]) -> str:
     literal = [
         name for name in workdirs if name.startswith("/") and "$" not in name and posixpath.normpath(name) != "/"
     ]
-    return posixpath.normpath(literal[-1]) if literal else _DEFAULT_WORKSPACE
+    if not literal:
+        return _DEFAULT_WORKSPACE
+    try:
+        return workspace_path("/" + posixpath.normpath(literal[-1]).lstrip("/"))
+    except ValueError as error:
+        raise TaskError(path / "environment/Dockerfile", f"WORKDIR {error}", "name metadata.farm.workspace") from None
 
 
 def _retrieval(farm: FarmTable, workspace: str) -> Retrieval | None:

@@ -191,7 +191,8 @@ def _row(path: Path, line: str, line_name: str) -> tuple[Path, Path]:
         resolved = directory.resolve()
         is_inside = resolved.is_relative_to(home)
         has_manifest = is_inside and (directory / MANIFEST).is_file()
-    except (ValueError, OSError):  # a zero byte, half a surrogate pair, a name too long for a path
+    except (ValueError, OSError, RuntimeError):
+        # a zero byte, half a surrogate pair, a name too long for a path, symlinks in a circle
         raise TaskError(path, f"{name[:100]!r} is not a path", "correct it", key=line_name) from None
     if not is_inside:
         fault = f"{name[:100]!r} leaves the directory of the file"

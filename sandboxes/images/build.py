@@ -27,6 +27,8 @@ BUILDKIT_BY_DEFAULT = 23
 BuildKit.
 """
 
+MAX_IGNORED_BYTES = 16 << 10
+MAX_IGNORED_LINES = 500
 _FAILED_STEP = re.compile(r"^#\d+ ERROR: ")
 _FETCH = re.compile(
     r"#\d+ (?:\[internal\] load metadata for |resolve image config for |docker-image://|\[[^]]*\] FROM )"
@@ -121,10 +123,25 @@ def read_dockerfile(name: str, context: Path, sources: Sources) -> ScreenedDocke
     dockerfile = context / "Dockerfile"
     if dockerfile.is_symlink() or not dockerfile.is_file():
         raise ImageError(f"{name} does not build: its context has no Dockerfile; add one")
+    _check_ignored(name, context / ".dockerignore")
     try:
         return screen(dockerfile.read_text(errors="surrogateescape"), sources)
     except ImageError as error:
         raise ImageError(f"{name} does not build: {error}") from None
+
+
+def _check_ignored(name: str, path: Path) -> None:
+    """Check the size of ``.dockerignore``: client and daemon compare each line with each file, in their own memory.
+
+    Raises ImageError.
+    """
+    if path.is_symlink() or not path.is_file():
+        return
+    with path.open("rb") as file:
+        text = file.read(MAX_IGNORED_BYTES + 1)
+    if len(text) > MAX_IGNORED_BYTES or len(text.splitlines()) > MAX_IGNORED_LINES:
+        limits = f"{MAX_IGNORED_BYTES >> 10} KiB or {MAX_IGNORED_LINES} lines"
+        raise ImageError(f"{name} does not build: its .dockerignore has more than {limits}; shorten it")
 
 
 async def build(order: BuildOrder, settings: BuildSettings, scratch: Path) -> None:

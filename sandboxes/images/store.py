@@ -20,7 +20,7 @@ from sandboxes.docker_engine.socket import explain_socket
 from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError, SpecError
 from sandboxes.images.build import BuildOrder, BuildSettings, OnLine, build, read_dockerfile, write_context
 from sandboxes.images.build_logs import BuildOutput
-from sandboxes.images.confinement.screening import DockerfileRefused, ScreenedDockerfile, Sources, screen_trigger
+from sandboxes.images.confinement.screening import DockerfileRefused, ScreenedDockerfile, Sources, screen_triggers
 from sandboxes.images.digest_pins import ImageOrigins
 from sandboxes.images.last_used import ImageUses
 from sandboxes.images.pull import OnProgress, PullProgress, pull, split_name
@@ -258,11 +258,11 @@ class ImageStore:
                 if base in screened.stages:
                     continue
                 raise RuntimeUnavailable(f"{name} does not build just now: {error}") from None
-            for trigger in await self._triggers(base):
-                try:
-                    screen_trigger(trigger, sources)
-                except ImageError as error:
-                    raise ImageError(f"{name} does not build: ONBUILD of {base}: {error}") from None
+            triggers = await self._triggers(base)
+            try:
+                await asyncio.to_thread(screen_triggers, triggers, sources)
+            except ImageError as error:
+                raise ImageError(f"{name} does not build: ONBUILD of {base}: {error}") from None
         return screened
 
     async def _triggers(self, base: str) -> tuple[str, ...]:

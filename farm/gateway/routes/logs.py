@@ -12,17 +12,22 @@ from pydantic_core import PydanticCustomError
 
 from farm.config import Config
 from farm.gateway.auth import AsViewer
+from farm.gateway.errors import ApiError
 from farm.gateway.routes.runs import ask_scheduler
 from farm.logs import LogPage, LogQuery, LogsUnavailable, NodeLogs, merge_pages, node_log, read_logs
 from farm.logs.reading import MOST_LINES
 from farm.scheduler.client import SchedulerClient, SchedulerUnavailable
 from farm.scheduler.status import NodeStatus
+from farm.schemas.problems import ProblemType
 from farm.schemas.responses import LogLineAnswer, LogsAnswer
 
 router = APIRouter(prefix="/v1", tags=["logs"])
 Id = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{0,128}$")]
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 _FARM = "(scheduler)"
+MOST_SEARCHES = 2
+"""Searches at the same time. Each takes a thread of the few that all requests share."""
+_WAIT_S = 10.0
 
 
 def _date_and_time(text: object) -> object:
@@ -55,9 +60,7 @@ async def search_logs(
     """
     config: Config = request.app.state.config
     query = LogQuery(node, run, rollout, level, _unix(since, 0.0), _unix(until, math.inf), contains, limit)
-    here = asyncio.to_thread(read_logs, config.log_dir, query)
-    pages = await asyncio.gather(here, _read_others(request, query, config.log_dir))
-    page = merge_pages(pages, limit)
+    page = await asyncio.shield(asyncio.create_task(_search(request, query, config.log_dir)))
     return LogsAnswer(
         lines=tuple(LogLineAnswer.model_validate(line) for line in page.lines),
         searched_back_to=page.searched_back_to,
@@ -67,6 +70,25 @@ async def search_logs(
 
 def _unix(time: datetime | None, default: float) -> float:
     return default if time is None else time.timestamp()
+
+
+async def _search(request: Request, query: LogQuery, own: Path) -> LogPage:
+    """Search all logs, with few other searches at the same time. Raises ApiError if there are too many.
+
+    A search goes on if its caller leaves, because a thread cannot be ended, and counts until its end.
+    """
+    searches: asyncio.Semaphore = request.app.state.log_searches
+    try:
+        async with asyncio.timeout(_WAIT_S):
+            await searches.acquire()
+    except TimeoutError:
+        detail = f"{MOST_SEARCHES} searches of logs run already; repeat this one when they have ended"
+        raise ApiError(ProblemType.BUSY, detail, headers={"Retry-After": "5"}) from None
+    try:
+        here = asyncio.to_thread(read_logs, own, query)
+        return merge_pages(await asyncio.gather(here, _read_others(request, query, own)), query.limit)
+    finally:
+        searches.release()
 
 
 async def _read_others(request: Request, query: LogQuery, own: Path) -> LogPage:

@@ -10,7 +10,7 @@ import yaml
 
 from farm.core.nesting_limit import MAX_DEPTH, TooDeep, check_depth
 from farm.tasks.errors import TaskError
-from farm.tasks.schema.manifest_types import image_reference
+from farm.tasks.schema.manifest_types import image_reference, workspace_path
 
 NAME = "docker-compose.yaml"
 """The only name that Harbor reads. A ``docker-compose.yml`` is an ordinary file of the task."""
@@ -115,6 +115,7 @@ class _BoundedLoader(yaml.SafeLoader):
         node = super().compose_scalar_node(anchor)
         if node.tag != _TEXT_TAG and len(node.value) > MAX_SCALAR_CHARS:
             raise ValueError(f"a value of more than {MAX_SCALAR_CHARS} characters that is no text")
+        node.value.encode()  # raises UnicodeEncodeError for half a surrogate pair
         return node
 
     def fetch_flow_collection_start(self, token: type[yaml.Token]) -> None:
@@ -203,9 +204,12 @@ def _image(path: Path, service: Mapping[Any, Any], built: bool) -> str | None:
 
 def _workdir(path: Path, service: Mapping[Any, Any]) -> str | None:
     workdir = service.get("working_dir")
-    if workdir is not None and (not isinstance(workdir, str) or not workdir.startswith("/") or "$" in workdir):
-        raise _refusal(path, "services.main.working_dir", "not an absolute path", "write it out")
-    return workdir
+    if workdir is None:
+        return None
+    try:
+        return workspace_path(workdir if isinstance(workdir, str) and "$" not in workdir else "")
+    except ValueError as error:
+        raise _refusal(path, "services.main.working_dir", str(error), "write it out") from None
 
 
 def _environment(path: Path, service: Mapping[Any, Any]) -> Mapping[str, str]:

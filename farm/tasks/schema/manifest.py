@@ -23,12 +23,14 @@ from farm.tasks.schema.manifest_types import (
     NetworkMode,
     Protected,
     RelativePath,
+    Reward,
     Seconds,
     Sha256,
     StopAtFirst,
     Texts,
     UserName,
     Word,
+    WorkspacePath,
     as_tables,
     lower,
     none_is_no_host,
@@ -111,7 +113,7 @@ class FarmTable(_Strict):
     ``test_patch`` is a file of the task: a unified diff that turns the image's tests into the verifier's.
     """
 
-    workspace: AbsolutePath | None = None
+    workspace: WorkspacePath | None = None
     grading: GradingMode = GradingMode.PATCH
     fail_to_pass: Texts | RelativePath = ()
     pass_to_pass: Texts | RelativePath = ()
@@ -181,12 +183,12 @@ class EnvironmentTable(_Networked):
     build_timeout_sec: Seconds = 600.0
     docker_image: ImageName | None = None
     os: Annotated[str, BeforeValidator(lower)] = "linux"
-    cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    cpus: Annotated[float, Field(ge=0.01, le=1024)] = 1.0
     memory_mb: Annotated[int, BeforeValidator(size_mib), Field(ge=64, le=4 << 20)] = 2048
     storage_mb: Annotated[int, BeforeValidator(size_mib), Field(ge=1, le=64 << 20)] = 10_240
     gpus: int = 0
     env: Env = {}
-    workdir: AbsolutePath | None = None
+    workdir: WorkspacePath | None = None
     healthcheck: HealthcheckTable | None = None
     mcp_servers: tuple[Any, ...] = ()
     skills_dir: str | None = None
@@ -248,7 +250,7 @@ class StepTable(_Harbor):
     name: Word
     agent: StepAgentTable = StepAgentTable()
     verifier: StepVerifierTable = StepVerifierTable()
-    min_reward: Annotated[float, Field(allow_inf_nan=False)] | dict[str, float] | None = None
+    min_reward: Reward | dict[str, Reward] | None = None
     healthcheck: HealthcheckTable | None = None
     artifacts: Artifacts = ()
 

@@ -14,6 +14,9 @@ from sandboxes.errors import SpecError
 DAY_S = 86_400
 MAX_COMMAND_CHARS = 16 * 1024
 MAX_NAME_CHARS = 1024
+MAX_LINE = 1_000_000_000
+_NOT_OF_THE_IMAGE = frozenset({".farm", "dev", "proc", "sys"})
+"""Directories that the farm or the kernel puts into each sandbox."""
 _SIZES = {"": 1, "M": 1, "MB": 1, "MI": 1, "MIB": 1, "G": 1024, "GB": 1024, "GI": 1024, "GIB": 1024}
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([A-Za-z]*)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -36,11 +39,20 @@ def _relative_path(value: str) -> str:
     return value
 
 
-def _absolute_path(value: str) -> str:
-    if not value.startswith("/") or value.startswith("//") or "\0" in value or posixpath.normpath(value) != value:
-        raise ValueError(f"{value!r} is not a plain absolute path")
+def absolute_path(value: str) -> str:
+    """Return a normalised absolute POSIX path of printable characters. Raises ValueError."""
+    is_plain = value.startswith("/") and not value.startswith("//") and posixpath.normpath(value) == value
+    if not is_plain or not value.isprintable() or len(value) > MAX_NAME_CHARS:
+        raise ValueError(f"{value[:100]!a} is not a plain absolute path")
     if value == "/":
         raise ValueError("the root of the image cannot be a workspace")
+    return value
+
+
+def workspace_path(value: str) -> str:
+    """Return an absolute path that may be a workspace. Raises ValueError."""
+    if absolute_path(value).split("/")[1] in _NOT_OF_THE_IMAGE:
+        raise ValueError(f"{value[:100]!a} is not a directory of the image")
     return value
 
 
@@ -103,8 +115,8 @@ def _excluded(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _line_range(value: tuple[int, int]) -> tuple[int, int]:
-    if not 1 <= value[0] <= value[1]:
-        raise ValueError(f"[{value[0]}, {value[1]}] is not a range of lines, counted from 1 with both ends included")
+    if not 1 <= value[0] <= value[1] <= MAX_LINE:
+        raise ValueError(f"not a range of lines, counted from 1 to at most {MAX_LINE} with both ends included")
     return value
 
 
@@ -129,7 +141,8 @@ def _variables(value: Mapping[str, str]) -> Mapping[str, str]:
 
 
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
-AbsolutePath = Annotated[str, AfterValidator(_absolute_path)]
+AbsolutePath = Annotated[str, AfterValidator(absolute_path)]
+WorkspacePath = Annotated[str, AfterValidator(workspace_path)]
 
 
 class StopAtFirst(FailFast):
@@ -150,6 +163,7 @@ Command = Annotated[str, Field(max_length=MAX_COMMAND_CHARS)]
 Seconds = Annotated[float, Field(gt=0, le=DAY_S, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Hosts = Annotated[Texts, AfterValidator(_hosts)]
+Reward = Annotated[float, Field(allow_inf_nan=False)]
 Env = Annotated[Mapping[str, str], AfterValidator(_variables)]
 ImageName = Annotated[str, Field(max_length=1024), AfterValidator(image_reference)]
 NetworkMode = Literal["public", "no-network", "allowlist"]

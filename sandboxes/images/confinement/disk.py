@@ -7,6 +7,7 @@ below it. Other layers, copies in a stage without a step, are attributed by the 
 progress has reported.
 """
 
+import errno
 import os
 import re
 import stat
@@ -14,6 +15,8 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from sandboxes.images.confinement.unnamed_files import holds_hidden_files, unnamed_bytes
 
 ENTRY_BYTES = 512
 """The cost of a file in addition to its blocks: an inode and a directory entry."""
@@ -51,6 +54,10 @@ class Uppers:
     others: Collection[Path]
 
 
+class PathTooLong(Exception):
+    """A build has nested directories so deeply that the kernel takes no path of a file there."""
+
+
 class DiskMeter:
     """Measures the disk usage of one build. ``root`` is the engine's data root."""
 
@@ -59,7 +66,16 @@ class DiskMeter:
         self._root = root
         self._earlier = frozenset(self._layer_names())
         self._layers_by_name: dict[str, Layer] = {}
-        self._max_free = self._free_bytes()
+        self._max_free = self._first_free = self._free_bytes()
+        self._known = 0
+
+    def hides_files(self, least: int, process_ids: Iterable[int]) -> bool:
+        """Return whether ``process_ids`` may hold ``least`` bytes in files that nothing shows.
+
+        They hold files whose sizes cannot be read, and so much of the free space has gone beside what was measured.
+        """
+        is_gone = self._first_free - self._free_bytes() - self._known >= least
+        return is_gone and holds_hidden_files(process_ids)
 
     def has_shrunk(self, least: int) -> bool:
         """Return whether the free space of the file system fell by ``least`` bytes since the last measurement; cheap.
@@ -71,18 +87,26 @@ class DiskMeter:
         return self._max_free - left >= least
 
     def measure(self, uppers: Uppers, process_ids: Iterable[int], copies: int) -> DiskUse:
-        """Measure the build's steps, the deleted files that ``process_ids`` hold open, and its ``copies`` layers."""
+        """Measure the build's steps, the deleted files that ``process_ids`` hold, and its ``copies`` layers.
+
+        Raises PathTooLong.
+        """
         self._max_free = self._free_bytes()
         own, others = ({path.parent.name for path in each} for each in (uppers.own, uppers.others))
-        steps = sum(map(_tree_bytes, uppers.own)) + sum(map(_deleted_bytes, process_ids))
+        steps = sum(map(_tree_bytes, uppers.own)) + unnamed_bytes(process_ids)
         own_layers, unclear = self._share_out(own, others)
-        sizes = {name: _tree_bytes(self._layers / name / "diff") for name in own_layers | unclear}
+        sizes = {name: _tree_bytes(self._layers / name / "diff") for name in own_layers}
+        for name in unclear:
+            sizes[name] = 0
+            with suppress(PathTooLong):  # perhaps another build's
+                sizes[name] = _tree_bytes(self._layers / name / "diff")
         certain = sum(sizes[name] for name in own_layers)
         left = max(0, copies - len(own_layers))
         loads = set(
             sorted((name for name in unclear if not self._read_layer(name).lower), key=sizes.__getitem__)[:LOADS]
         )
         rest = sorted(sizes[name] for name in unclear - loads)
+        self._known = steps + sum(sizes.values())
         return DiskUse(steps, certain + sum(rest[:left]), certain + sum(rest[::-1][:left]))
 
     def _share_out(self, own: set[str], others: set[str]) -> tuple[set[str], set[str]]:
@@ -135,25 +159,25 @@ class DiskMeter:
 
 
 def _tree_bytes(top: Path) -> int:
+    """Return the bytes of all files below ``top``. Raises PathTooLong."""
     total, directories = 0, [str(top)]
     while directories:
-        with suppress(OSError), os.scandir(directories.pop()) as entries:
+        try:
+            entries = os.scandir(directories.pop())
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise PathTooLong from None
+            continue  # it was removed
+        with entries:
             for entry in entries:
                 total += ENTRY_BYTES
-                with suppress(OSError):
+                try:
                     about = entry.stat(follow_symlinks=False)
-                    total += about.st_blocks * 512
-                    if stat.S_ISDIR(about.st_mode):
-                        directories.append(entry.path)
-    return total
-
-
-def _deleted_bytes(process_id: int) -> int:
-    total = 0
-    with suppress(OSError), os.scandir(f"/proc/{process_id}/fd") as entries:
-        for entry in entries:
-            with suppress(OSError):
-                about = os.stat(entry.path)
-                if about.st_nlink == 0 and stat.S_ISREG(about.st_mode):
-                    total += about.st_blocks * 512
+                except OSError as error:
+                    if error.errno == errno.ENAMETOOLONG:
+                        raise PathTooLong from None
+                    continue
+                total += about.st_blocks * 512
+                if stat.S_ISDIR(about.st_mode):
+                    directories.append(entry.path)
     return total

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import islice, product
 
 from sandboxes.errors import ImageError
+from sandboxes.images.confinement.expansion import EXPANDED, ExpansionBound, TooLong
+from sandboxes.images.confinement.instruction_words import BLANKS, split, values
 
 PUBLIC_REGISTRIES = (
     "docker.io",
@@ -28,9 +30,17 @@ _DIRECTIVE = re.compile(r"^\s*(?:#|//)\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*(\S.*)$")
 _INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
 _LIKE_ASCII = str.maketrans({"\u0130": "I", "\u212a": "K"})
 """Letters that the engine lowers to ASCII letters when it reads an instruction's name."""
-_NAME_LETTERS = 7
-"""The length of the longest name in ``_CHECKED``."""
+_NAME_LETTERS = 11
+"""The length of the longest name in ``_NAMES``."""
+_CHAINED = re.compile(r"\s*ONBUILD\b", re.IGNORECASE)
 _CHECKED = frozenset({"FROM", "ADD", "COPY", "RUN", "ONBUILD"})
+_NAMES = _CHECKED | {
+    *("ARG", "CMD", "ENTRYPOINT", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER"),
+    *("SHELL", "STOPSIGNAL", "USER", "VOLUME", "WORKDIR"),
+}
+MAX_INSTRUCTIONS = 500
+"""The engine's own time for an instruction grows with the square of the instructions before it, and nothing limits it.
+"""
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::-([^{}$]*))?\}|([A-Za-z_]\w*))")
 _ARGUMENT = re.compile(r"(?<!\w)([A-Za-z_]\w*+)=(\S*+)")
 _MOUNT = re.compile(r"(?<!\S)--mount=(\S+)", re.IGNORECASE)
@@ -38,13 +48,12 @@ _REMOTE = re.compile(r"^(?:[a-z][a-z0-9+.-]*://|git@|[\w.-]+@[\w.-]+:|(?:www\.)?
 _PLATFORM = {"TARGETARCH": "amd64", "BUILDARCH": "amd64", "TARGETOS": "linux", "BUILDOS": "linux"}
 _OWN = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
 _OWN_PLATFORMS = (f"linux/{_OWN}", "$BUILDPLATFORM", "${BUILDPLATFORM}", "$TARGETPLATFORM", "${TARGETPLATFORM}")
-_BLANKS = " \t\v\f\r\n"
-_FLAGS = re.compile(rf"(?:--[^{_BLANKS}]*[{_BLANKS}]+)*")
+_FLAGS = re.compile(rf"(?:--[^{BLANKS}]*[{BLANKS}]+)*")
 _PLAIN_FLAG = re.compile(
     r"--[A-Za-z-]+(?:=(?:[A-Za-z0-9_.,:=/@*~+%-]|\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*(?::-[A-Za-z0-9_./:@-]*)?\})*)?",
     re.ASCII,
 )
-_STAGE = re.compile(rf"FROM[{_BLANKS}].*[{_BLANKS}]AS[{_BLANKS}]+([a-z][a-z0-9_.-]*)", re.IGNORECASE | re.ASCII)
+_STAGE = re.compile(rf"FROM[{BLANKS}].*[{BLANKS}]AS[{BLANKS}]+([a-z][a-z0-9_.-]*)", re.IGNORECASE | re.ASCII)
 _EXPANSIONS = 64
 _DEPTH = 5
 _LOGICAL_BYTES = 1 << 16
@@ -113,9 +122,9 @@ def screen(text: str, sources: Sources = _PUBLIC) -> ScreenedDockerfile:
     return ScreenedDockerfile("\n".join([*head, "# Directives end here.", *lines]), bases, reader.doubtful)
 
 
-def screen_trigger(instruction: str, sources: Sources = _PUBLIC) -> None:
-    """Check an ``ONBUILD`` instruction that a base image holds. Raises ImageError."""
-    _Reader([instruction.replace("\n", " ")], "\\", sources).check()
+def screen_triggers(triggers: Sequence[str], sources: Sources = _PUBLIC) -> None:
+    """Check the ``ONBUILD`` instructions that a base image holds. Raises ImageError."""
+    _Reader([trigger.replace("\n", " ") for trigger in triggers], "\\", sources).check()
 
 
 def registry_of(image: str) -> str:
@@ -130,32 +139,59 @@ class _Reader:
         self._lines = lines
         self._escape = escape
         self._sources = sources
-        self._arguments = _arguments(lines)
         self._stages: set[str] = set()
         self._doubtful: set[str] = set()
         self.doubtful: tuple[str, ...] = ()
         """Bases that may be stages; set by ``check``."""
         self._read_bytes = 0
+        self._arguments: Mapping[str, Sequence[str]] = {}
         self._heredoc = next((at for at, line in enumerate(lines) if "<<" in line), len(lines))
 
     def check(self) -> tuple[str, ...]:
         """Return the images of ``FROM``. Raises ImageError with the number of the line."""
         bases: dict[str, None] = {}
         before = ""
+        self._arguments = self._read_arguments()
+        count, expansion = 0, ExpansionBound()
         for index, line in enumerate(self._lines):
             last, before = before, line if _is_code(line) else before
             match = _INSTRUCTION.match(self._head(index))
-            if match is None or match[1].upper() not in _CHECKED:
+            count += match is not None and match[1].upper() in _NAMES
+            if count > MAX_INSTRUCTIONS:
+                raise ImageError(f"Dockerfile line {index + 1}: more than {MAX_INSTRUCTIONS} instructions; join some")
+            if match is None or match[1].upper() not in _CHECKED | EXPANDED:
                 continue
             try:
                 text = self._logical(index)
+                expansion.add(match[1].upper(), _INSTRUCTION.sub(r"\2", text), self._escape)
                 found = self._instruction(text)
             except DockerfileRefused as refused:
                 raise ImageError(f"Dockerfile line {index + 1}: {refused}") from None
+            except TooLong as error:
+                raise ImageError(f"Dockerfile line {index + 1}: {error}; name fewer in one another") from None
             bases |= dict.fromkeys(base for base in found if base.lower() not in {"scratch", *self._stages})
             self._declare(text, is_sure=not last.rstrip().endswith(self._escape) and index <= self._heredoc)
         self.doubtful = tuple(base for base in bases if base.lower() in self._doubtful)
         return tuple(base for base in bases if base not in self.doubtful)
+
+    def _read_arguments(self) -> dict[str, list[str]]:
+        """Return all defaults of each ``ARG`` in the file, because it depends on the parser which of them applies.
+
+        An ``ARG`` may be continued, so its first line is read alone and together with its continuation lines. Raises
+        ImageError.
+        """
+        found: dict[str, list[str]] = {name: [value] for name, value in _PLATFORM.items()}
+        for index, line in enumerate(self._lines):
+            match = _INSTRUCTION.match(self._head(index))
+            if match is None or match[1].upper() != "ARG":
+                continue
+            try:
+                texts = {line, self._logical(index)}
+            except DockerfileRefused as refused:
+                raise ImageError(f"Dockerfile line {index + 1}: {refused}") from None
+            for name, value in (each for text in texts for each in _ARGUMENT.findall(text)):
+                found.setdefault(name, []).append(value.replace('"', "").replace("'", ""))
+        return found
 
     def _head(self, index: int) -> str:
         """Return a line, joined with its continuation lines until the instruction's name is complete."""
@@ -205,37 +241,39 @@ class _Reader:
             return []
         name, rest = match[1].upper(), match[2]
         _refuse_odd_flags(name, rest)
-        flags, words = _split(rest, self._escape)
+        flags, words = split(rest, self._escape)
         if name == "ONBUILD":
+            if _CHAINED.match(rest):
+                raise DockerfileRefused("ONBUILD may not trigger ONBUILD; write one of them")
             return self._instruction(rest) and []
         if name == "FROM" and (len(words) == 1 or (len(words) == 3 and words[1].lower() == "as")):
             images = self._expand(words[0])
             for image in images:
                 self._sources.admit(image)
-            for value in _values(flags, "--platform"):
+            for value in values(flags, "--platform"):
                 if value not in _OWN_PLATFORMS:
                     raise DockerfileRefused(f"FROM --platform={value[:40]} is not this machine's; leave it out")
             return images
         if name == "ADD":
             self._admit_sources(rest, words)
         if name == "COPY":
-            for value in _values(flags, "--from"):
+            for value in values(flags, "--from"):
                 self._admit_all(value)
         if name == "RUN":
             self._admit_run(flags)
         return []
 
     def _admit_run(self, flags: Sequence[str]) -> None:
-        for value in _values(flags, "--network"):
+        for value in values(flags, "--network"):
             if value.lower() not in ("none", "default"):
                 raise DockerfileRefused(
                     f"RUN --network={value[:40]} is not admitted; leave it out, package indexes are reached without"
                 )
-        if any(value.lower() != "sandbox" for value in _values(flags, "--security")):
+        if any(value.lower() != "sandbox" for value in values(flags, "--security")):
             raise DockerfileRefused("RUN --security is not admitted; leave it out")
         if any(flag.lower().startswith("--device") for flag in flags):
             raise DockerfileRefused("RUN --device is not admitted; leave it out")
-        for value in _values(flags, "--mount"):
+        for value in values(flags, "--mount"):
             options = dict(_option(part) for part in value.split(","))
             kind = options.get("type", "bind").lower()
             if kind not in ("bind", "tmpfs"):
@@ -306,7 +344,7 @@ def _refuse_odd_flags(name: str, rest: str) -> None:
     if name == "ONBUILD":
         return
     flags = _FLAGS.match(f"{rest} ")
-    for flag in re.split(f"[{_BLANKS}]+", flags[0].strip(_BLANKS)) if flags and flags[0] else ():
+    for flag in re.split(f"[{BLANKS}]+", flags[0].strip(BLANKS)) if flags and flags[0] else ():
         if not _PLAIN_FLAG.fullmatch(flag):
             raise DockerfileRefused(f"{name} {flag[:60]}: write the flag without quotes, escapes and brackets")
 
@@ -327,46 +365,6 @@ def _directives(lines: Sequence[str]) -> Mapping[str, str]:
             break
         found.setdefault(match[1].lower(), match[2].rstrip())
     return found
-
-
-def _arguments(lines: Sequence[str]) -> dict[str, list[str]]:
-    """Return all defaults of each ``ARG`` in the file, because it depends on the parser which of them applies."""
-    found: dict[str, list[str]] = {name: [value] for name, value in _PLATFORM.items()}
-    for line in lines:
-        match = _INSTRUCTION.match(line)
-        if match is not None and match[1].upper() == "ARG":
-            for name, value in _ARGUMENT.findall(match[2]):
-                found.setdefault(name, []).append(value.replace('"', "").replace("'", ""))
-    return found
-
-
-def _split(text: str, escape: str) -> tuple[list[str], list[str]]:
-    """Split an instruction into its leading flags and its other words, without quotes and escapes."""
-    words: list[str] = []
-    word, quote, begun, skip = "", "", False, False
-    for sign in text:
-        if skip:
-            word, skip = word + sign, False
-        elif sign == escape and quote != "'":
-            begun = skip = True
-        elif quote:
-            quote, word = ("", word) if sign == quote else (quote, word + sign)
-        elif sign in "\"'":
-            quote, begun = sign, True
-        elif sign in _BLANKS:
-            if begun:
-                words.append(word)
-            word, begun = "", False
-        else:
-            word, begun = word + sign, True
-    if begun:
-        words.append(word)
-    count = next((at for at, each in enumerate(words) if not each.startswith("--")), len(words))
-    return words[:count], words[count:]
-
-
-def _values(flags: Sequence[str], name: str) -> list[str]:
-    return [value for flag in flags for key, _, value in [flag.partition("=")] if key.strip().lower() == name]
 
 
 def _option(part: str) -> tuple[str, str]:

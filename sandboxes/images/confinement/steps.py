@@ -24,7 +24,7 @@ from sandboxes.egress import listen_in
 from sandboxes.egress.listener import PROXY_PORT
 from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError
 from sandboxes.host.uncounted_excess import FindExcess
-from sandboxes.images.confinement.disk import DiskMeter, Uppers
+from sandboxes.images.confinement.disk import DiskMeter, PathTooLong, Uppers
 from sandboxes.images.confinement.indexes import MIRROR_PORT
 from sandboxes.images.confinement.limits import MIB, BuildLimits, StepGroup, candidates
 
@@ -92,7 +92,7 @@ class StepWatch:
         find_uncounted_excess: FindExcess | None = None,
     ) -> None:
         self._find_excess = find_uncounted_excess
-        self._excess_surveys = 0
+        self._excess_surveys = self._hidden_surveys = 0
         self._executor = executor
         self._token = token
         self._limits = limits
@@ -239,6 +239,7 @@ class StepWatch:
                 measured_at = time.monotonic()
             if time.monotonic() - surveyed_at > SURVEY_S:
                 self._survey(groups)
+                self._look_for_hidden_files(groups)
                 surveyed_at = time.monotonic()
 
     def _survey(self, groups: list[StepGroup]) -> None:
@@ -246,14 +247,25 @@ class StepWatch:
         excess = self._find_excess({str(group.memory): group.memory for group in groups}) if self._find_excess else None
         self._excess_surveys = 0 if excess is None else self._excess_surveys + 1
         if excess is not None and (excess.is_certain or self._excess_surveys >= SUSPICIOUS_SURVEYS):
-            self.kill()
             what = f"a step holds too much of the machine's memory that no limit counts ({excess.text})"
-            self._reports.failed(ImageError(f"{what}; hold fewer at a time"))
+            self._blame(f"{what}; hold fewer at a time")
+
+    def _look_for_hidden_files(self, groups: list[StepGroup]) -> None:
+        """End the build if its steps go on to hold files whose sizes cannot be read, while the disk has shrunk."""
+        process_ids = [process_id for group in groups for process_id in group.process_ids()]
+        is_hidden = self._meter.hides_files(self._limits.disk_mib * MIB, process_ids)
+        self._hidden_surveys = self._hidden_surveys + 1 if is_hidden else 0
+        if self._hidden_surveys >= SUSPICIOUS_SURVEYS:
+            self._blame("it keeps deleted files in unix sockets or io_uring, and the disk shrinks; close them")
 
     def _measure_disk(self, groups: list[StepGroup]) -> None:
         most = self._limits.disk_mib * MIB
         process_ids = [process_id for group in groups for process_id in group.process_ids()]
-        use = self._meter.measure(Uppers(set(self._uppers), set(self._others)), process_ids, self.copies)
+        try:
+            use = self._meter.measure(Uppers(set(self._uppers), set(self._others)), process_ids, self.copies)
+        except PathTooLong:
+            self._blame("it makes a path that is longer than the kernel takes; nest directories less")
+            return
         message = f"it writes more than {self._limits.disk_mib} MiB to the disk"
         if use.steps > most:
             self._exceed(message, "build_disk_mib")
@@ -273,8 +285,11 @@ class StepWatch:
             self._fail_build(f"layers that it or another build makes hold more than {COPIES} times build_disk_mib")
 
     def _exceed(self, reason: str, key: str) -> None:
+        self._blame(f"{reason}; lighten the Dockerfile or raise {key}")
+
+    def _blame(self, fault: str) -> None:
         self.kill()
-        self._reports.failed(ImageError(f"{reason}; lighten the Dockerfile or raise {key}"))
+        self._reports.failed(ImageError(fault))
 
     def _fail_build(self, why: str) -> None:
         self.kill()

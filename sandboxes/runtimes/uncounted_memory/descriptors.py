@@ -30,6 +30,8 @@ KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
 KCMP_FILE, KCMP_FILES = 0, 2
 KCMP_LESS = 1
 O_PATH = 0o10000000
+PTMX = os.makedev(5, 2)
+"""The device of all masters of pseudo-terminals."""
 
 Inode = tuple[int, int]
 """Device and inode number."""
@@ -44,6 +46,7 @@ class OpenDescriptors:
     ``listed_bytes``: sizes of directories that are being read; overlayfs keeps a list of their names in memory.
     ``rewound_bytes``: sizes of those at position 0, which may have such a list if they were read and rewound.
     ``anonymous``: descriptors of anonymous inodes, such as timers (timerfd_create(2)) and epoll instances.
+    ``terminals``: masters of pseudo-terminals.
     """
 
     inodes: set[Inode] = field(default_factory=set)
@@ -52,6 +55,7 @@ class OpenDescriptors:
     rewound_bytes: int = 0
     in_flight: int = 0
     anonymous: int = 0
+    terminals: int = 0
     sampled: bool = False
 
 
@@ -96,6 +100,7 @@ def _scaled(part: OpenDescriptors, times: float) -> OpenDescriptors:
         rewound_bytes=round(part.rewound_bytes * times),
         in_flight=round(part.in_flight * times),
         anonymous=round(part.anonymous * times),
+        terminals=round(part.terminals * times),
         sampled=True,
     )
 
@@ -119,6 +124,9 @@ class _DescriptorReader:
                 elif stat.S_ISSOCK(status.st_mode) and status.st_ino not in self.sockets:
                     self.sockets.add(status.st_ino)
                     self.totals.in_flight += int(_fdinfo(task, number).get("scm_fds", "0"))
+                elif stat.S_ISCHR(status.st_mode) and status.st_rdev == PTMX:
+                    known = self._tasks_by_descriptor[number, (status.st_dev, status.st_ino)]
+                    self.totals.terminals += _insert(known, task, KCMP_FILE, number)
                 elif not stat.S_IFMT(status.st_mode):  # only anonymous inodes have no type
                     known = self._tasks_by_descriptor[number, (status.st_dev, status.st_ino)]
                     self.totals.anonymous += _insert(known, task, KCMP_FILE, number)

@@ -12,10 +12,13 @@
 | timers and epoll     | each has an object of its own            | descriptors of anonymous inodes              |
 | TCP connections that | packets make them and fill them, until   | ``/proc/PID/net/sockstat``, and ``rx_queue`` |
 | nobody has accepted  | accept(2) gives them to a process        | of ``/proc/PID/net/tcp`` without an inode    |
+| pseudo-terminals     | buffers of both ends                     | descriptors of their masters                 |
+| UDP sockets          | each may have a table of the sockets     | ``/proc/PID/net/sockstat``                   |
+|                      | that share its port (SO_REUSEPORT)       |                                              |
 
 ``sandboxes.runtimes.seccomp`` refuses calls without a legitimate use; the rest is bounded here. All figures are lower
-bounds, except those of directories at position 0, of descriptors in flight, of a sampled sandbox, and of TCP
-connections.
+bounds, except those of directories at position 0, of descriptors in flight, of a sampled sandbox, of TCP connections,
+of terminals, and of UDP sockets.
 """
 
 import contextlib
@@ -40,6 +43,10 @@ IN_FLIGHT_BYTES = 1 << 20
 
 CONNECTION_BYTES = 2560
 TIME_WAIT_BYTES = 256
+TERMINAL_BYTES = 64 << 10
+"""Assumed for a pseudo-terminal with full buffers."""
+UDP_SOCKET_BYTES = 2 << 10
+"""Assumed for a UDP socket: the table of a port that is shared is allocated for 128 sockets, also if there is one."""
 UNACCEPTED_BYTES = 64 << 10
 """Assumed for a connection that has data and is not accepted: small packets take many times their data."""
 
@@ -67,14 +74,19 @@ class UncountedMemory:
     anonymous: int = 0
     connections_bytes: int = 0
     unaccepted: int = 0
+    udp_sockets: int = 0
+    terminals: int = 0
     sampled: bool = False
 
     @property
     def certain(self) -> "UncountedMemory":
         """Return the measured figures, without estimates and assumptions."""
         if not self.sampled:
-            return replace(self, rewound_bytes=0, in_flight=0, unaccepted=0)
-        guessed = ("directories", "listed_bytes", "rewound_bytes", "in_flight", "anonymous", "unaccepted")
+            return replace(self, rewound_bytes=0, in_flight=0, unaccepted=0, udp_sockets=0, terminals=0)
+        guessed = (
+            *("directories", "listed_bytes", "rewound_bytes", "in_flight", "anonymous"),
+            *("unaccepted", "udp_sockets", "terminals"),
+        )
         return replace(self, **dict.fromkeys(guessed, 0), sampled=False)
 
     @property
@@ -90,6 +102,8 @@ class UncountedMemory:
             + self.anonymous * ANONYMOUS_BYTES
             + self.connections_bytes
             + self.unaccepted * UNACCEPTED_BYTES
+            + self.udp_sockets * UDP_SOCKET_BYTES
+            + self.terminals * TERMINAL_BYTES
         )
 
     def __str__(self) -> str:
@@ -107,6 +121,8 @@ class UncountedMemory:
                 self.connections_bytes + self.unaccepted * UNACCEPTED_BYTES,
                 f"{self.connections_bytes >> 10} KiB in TCP connections, {self.unaccepted} with data and not accepted",
             ),
+            (self.udp_sockets * UDP_SOCKET_BYTES, f"{self.udp_sockets} UDP sockets"),
+            (self.terminals * TERMINAL_BYTES, f"{self.terminals} pseudo-terminals"),
         )
         return ", ".join(text for part, text in parts if part >= self.bytes // 16)
 
@@ -138,6 +154,7 @@ def survey(groups: Mapping[str, Path], lock_table_bytes: int, descriptors: int =
         read = read_descriptors(tasks[name], descriptors)
         held.directories, held.in_flight, held.sampled = read.directories, read.in_flight, read.sampled
         held.listed_bytes, held.rewound_bytes, held.anonymous = read.listed_bytes, read.rewound_bytes, read.anonymous
+        held.terminals = read.terminals
         opened[name] = read.inodes
         _add_network(held, tasks[name])
     if lock_table_bytes:
@@ -163,11 +180,13 @@ def _add_network(held: UncountedMemory, tasks: list[int]) -> None:
 
 
 def _add_connections(held: UncountedMemory, tasks: list[int]) -> None:
-    """Add all TCP connections, and the data of those that are in no process's hands."""
+    """Add all UDP sockets and TCP connections, and the data of connections that are in no process's hands."""
     for line in _table(tasks, "net/sockstat") + _table(tasks, "net/sockstat6"):
         name, *figures = line.split()
-        if name in ("TCP:", "TCP6:"):
-            counts = dict(zip(figures[::2], map(int, figures[1::2]), strict=False))
+        counts = dict(zip(figures[::2], map(int, figures[1::2]), strict=False))
+        if name in ("UDP:", "UDP6:"):
+            held.udp_sockets += counts["inuse"]
+        elif name in ("TCP:", "TCP6:"):
             held.connections_bytes += counts["inuse"] * CONNECTION_BYTES + counts.get("tw", 0) * TIME_WAIT_BYTES
     for line in _lines(tasks, "net/tcp") + _lines(tasks, "net/tcp6"):
         fields = line.split()

@@ -135,6 +135,35 @@ async def test_unaccepted_connections_are_kept_without_the_watch(wide: Scene) ->
 
 
 @pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
+async def test_tables_of_shared_ports_are_kept_without_the_watch(wide: Scene) -> None:
+    """Half as many as would end the sandbox: 2 KiB each, beside the socket that is counted."""
+    group = group_of(wide, wide.attacker.id)
+    await keeps_without_the_watch(wide, "ports 4000 4", 48 * MIB)
+    assert (await asyncio.to_thread(survey, group, 0))[wide.attacker.id].udp_sockets >= 16_000
+
+
+@pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
+async def test_tables_of_shared_ports_end_their_sandbox(wide: Scene) -> None:
+    assert "UDP sockets" in await ended_for(wide, "hoard ports 4000 12")
+
+
+@pytest.mark.parametrize("either_runtime", ["docker"], indirect=True)
+async def test_terminals_end_their_sandbox(wide: Scene) -> None:
+    """Under ``oci`` a sandbox has 64. Without the watch one under ``docker`` keeps those of the whole machine."""
+    assert "pseudo-terminals" in await ended_for(wide, "hog ptys 1200 1")
+
+
+@pytest.mark.parametrize("either_runtime", ["docker"], indirect=True)
+async def test_terminals_are_kept_without_the_watch(wide: Scene) -> None:
+    group = group_of(wide, wide.attacker.id)
+    hoarders_of(wide).forget(wide.attacker.id)
+    assert await wide.hog("ptys", at_most=1200) == 1200
+    held = (await asyncio.to_thread(survey, group, 0))[wide.attacker.id]
+    assert held.terminals == 1200
+    assert held.certain.terminals == 0
+
+
+@pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
 @pytest.mark.parametrize("kind", ["listings", *HIDDEN])
 async def test_listings_are_kept_without_the_watch(wide: Scene, kind: str) -> None:
     await keeps_without_the_watch(wide, f"{kind} {LISTINGS} 1", LISTINGS // 2 * MIB)

@@ -1,12 +1,16 @@
 """Dockerfiles that would make the engine fetch or grant something by itself, and ordinary ones beside them."""
 
+import string
+from pathlib import Path
+
 import pytest
 
 from farm.config import BuildOptions, load_config
 from sandboxes.errors import ImageError
+from sandboxes.images.build import read_dockerfile
 from sandboxes.images.confinement import PackageIndexes, PipIndex
 from sandboxes.images.confinement.indexes import Router
-from sandboxes.images.confinement.screening import Sources, screen
+from sandboxes.images.confinement.screening import Sources, screen, screen_triggers
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,12 @@ from sandboxes.images.confinement.screening import Sources, screen
         "FROM LAN/x",
         "FROM ${NOWHERE}/x",
         "FROM $HTTP_PROXY",
+        "ARG B=debian\nARG \\\n# comment\n\n B=10.0.0.1/x\nFROM $B",
+        "ARG B=debian \\\n C=10.0.0.1\nFROM ${C:-debian}/x",
+        "AR\\\nG B=10.0.0.1/x\nFROM ${B:-debian}",
+        "ARG B=10.0.\\\n0.1/x\nFROM $B",
+        "ONBUILD ONBUILD RUN true",
+        "ONBUILD " * 8_000 + "RUN true",
         "FROM 10.0.0.1/x${NOPE:+\u00a0}",
         "FROM --platform=linux/amd64\u00a010.0.0.1/x debian",
         "FROM --platform=linux/s390x debian",
@@ -182,3 +192,51 @@ def test_stage_declared_inside_another_instruction_hides_no_base(before: str) ->
 def test_stage_name_is_not_a_base_image() -> None:
     screened = screen("FROM debian AS builder\nRUN true\n# a comment\nFROM builder AS Second\nFROM second\n")
     assert (screened.bases, screened.stages) == (("debian",), ())
+
+
+DOUBLED = "ENV A=$A$A\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        DOUBLED * 16,
+        "ENV A $A$A\n" * 16,
+        'EN\\\nV B=1 "A"=\'$A\'\\\n"$A"\n' * 16,
+        "ENV B=${C:-$A$A}\nARG A=${B}$B\n" * 8,
+        "ENV A=${A//x/" + "y" * 1000 + "}\n",
+        "ENV A=${A}" + "x" * 60_000 + "\n" + "LABEL a=" + "$A" * 10_000,
+    ],
+)
+def test_variables_that_grow_are_refused(lines: str) -> None:
+    """The engine replaces variables in its own memory, which no limit of a build counts."""
+    value = "x" * 1024
+    for _ in range(16):
+        value = string.Template(DOUBLED.strip().partition("=")[2]).substitute(A=value)
+    assert len(value) == 64 << 20
+    with pytest.raises(ImageError, match=r"more than \d+ characters"):
+        screen(f"FROM debian\nENV A={'x' * 1024}\n{lines}")
+
+
+def test_triggers_of_base_are_bounded_together() -> None:
+    screen_triggers(["ENV A=$A$A"] * 2)
+    with pytest.raises(ImageError, match="the variable A has more than"):
+        screen_triggers(["ENV A=$A$A"] * 16)
+
+
+def test_ordinary_variables_are_admitted() -> None:
+    stage = (
+        'FROM debian\nARG V=1\nENV V=$V HOME=/h\nENV PATH="$JAVA_HOME/bin:${HOME:-/root}/bin:$PATH"\nWORKDIR $HOME\n'
+    )
+    assert screen(stage * 20).bases == ("debian",)
+
+
+@pytest.mark.parametrize("ignored", ["a\n" * 501, "a" * 20_000, "a\r" * 501])
+def test_long_dockerignore_is_refused(tmp_path: Path, ignored: str) -> None:
+    """The daemon takes some 30 times the size of the file from its own memory, and reads any size."""
+    (tmp_path / "Dockerfile").write_text("FROM debian\n")
+    (tmp_path / ".dockerignore").write_text("*.pyc\n" * 500)
+    assert read_dockerfile("x", tmp_path, Sources()).bases == ("debian",)
+    (tmp_path / ".dockerignore").write_bytes(ignored.encode())
+    with pytest.raises(ImageError, match="dockerignore has more than"):
+        read_dockerfile("x", tmp_path, Sources())

@@ -236,6 +236,54 @@ async def test_build_step_eating_the_machine_is_ended(name: str, builder: Builde
         await builder.farm(name, dockerfile(python(code)), limits=limits)
 
 
+HIDE = """
+import array, ctypes, os, socket, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+kept = []
+def nested():
+    for _ in range(20):
+        os.mkdir("d" * 250)
+        os.chdir("d" * 250)
+def mapped(file):
+    os.unlink(file.name)
+    libc.mmap(None, 1 << 20, 1, 1, file.fileno(), 0)
+def in_flight(file):
+    os.unlink(file.name)
+    kept.append(socket.socketpair())
+    kept[-1][0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno()]))])
+if "WAY" == "nested":
+    nested()
+for number in range(8):
+    with open(f"file{number}", "wb+") as file:
+        for _ in range(40):
+            file.write(os.urandom(1 << 20))
+        if "WAY" != "nested":
+            file.flush()
+            WAY(file)
+time.sleep(SECONDS)
+"""
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        ("nested", "longer than the kernel takes"),
+        ("mapped", "MiB to the disk"),
+        ("in_flight", "unix sockets"),
+    ],
+)
+async def test_files_hidden_from_the_meter_end_the_build(name: str, builder: Builder, way: str, reason: str) -> None:
+    def text(seconds: int) -> str:
+        return dockerfile(python(HIDE.replace("WAY", way).replace("SECONDS", str(seconds))))
+
+    assert await builder.naive(name, text(0)), builder.output
+    with pytest.raises(ImageError, match=reason):
+        await builder.farm(name, text(60), limits=LIMITS)
+
+
 @pytest.mark.docker
 async def test_stages_that_share_a_limit_are_ended(name: str, builder: Builder) -> None:
     """Each takes less than the limit, all together more."""
@@ -271,6 +319,8 @@ async def test_build_engine_fetches_nothing_from_machine(name: str, builder: Bui
         "add in a continued name": dockerfile("AD\\", f"D http://{internal}/v1/name /loot"),
         "from": f"FROM {internal}/loot\n",
         "from by variable": f"ARG R={internal}\nFROM ${{R}}/loot\n",
+        "from by a continued variable": f"ARG B={BASE_IMAGE}\nARG \\\n B={internal}/loot\nFROM $B\n",
+        "from by a variable of a continued name": f"AR\\\nG B={internal}/loot\nFROM ${{B:-{BASE_IMAGE}}}\n",
         "copy": dockerfile(f"COPY --from={internal}/loot / /loot"),
         "syntax": f"# syntax={internal}/loot\nFROM {BASE_IMAGE}\n",
     }

@@ -92,7 +92,9 @@ OURS_SCREENING = """
     [
         ("RUN \\\n" * 10_000, "Dockerfile line"),
         ("RUN \\\n" + "x\\\n" * 40_000, "Dockerfile line 2: the instruction is longer"),
-        ("#\n" * 50_000 + "FROM a AS b\n" * 5_000, "('a',)"),
+        ("#\n" * 150_000 + "FROM a AS b\n" * 400, "('a',)"),
+        ("ENV a=b\n" * 60_000, "Dockerfile line 501: more than 500 instructions"),
+        ("\\\n#\nE\\\nN\\\nV a=b\n" * 20_000, "Dockerfile line "),
     ],
 )
 def test_instructions_inside_instructions_are_bounded(tmp_path: Path, lines: str, output: str) -> None:
@@ -422,7 +424,7 @@ def test_zip_with_large_directory_is_refused(tmp_path: Path) -> None:
 
 def test_argument_without_a_value_is_linear(tmp_path: Path) -> None:
     path = tmp_path / "Dockerfile"
-    path.write_text("FROM a\nARG " + "b" * 400_000 + "\n")
+    path.write_text("FROM a\nARG " + "b" * 60_000 + "\n")
     naive = r"""
         import re, sys
         begin()

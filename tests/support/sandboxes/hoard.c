@@ -342,10 +342,21 @@ static long waiting(size_t size) {
 static long backlog(void) { return waiting(0); }
 static long backlog_with_data(void) { return waiting(DATAGRAM); }
 
+/* A UDP socket with a port of its own that others could share: the kernel makes a table for 128 of them. */
+static long shared_port(void) {
+    static uint32_t made;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(1024 + made % 60000)};
+    int fd = socket(AF_INET, SOCK_DGRAM, 0), one = 1;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK + (getpid() % 60000 << 8) + made++ / 60000);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one)) return 0;
+    return !bind(fd, (void *)&at, sizeof at);
+}
+
 static long timer(void) { return timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC) >= 0; }
 static long epoll(void) { return epoll_create1(EPOLL_CLOEXEC) >= 0; }
 
 static const struct kind kinds[] = {
+    {"ports", shared_port},
     {"sendto", sendto_more}, {"sendto6", sendto_more_v6}, {"sendmsg", sendmsg_more}, {"sendmmsg", sendmmsg_more},
     {"cork", cork}, {"corklite", cork_lite}, {"errors", errors_v4}, {"errors6", errors_v6}, {"splice", splice_more},
     {"sendfilezero", sendfile_zeros}, {"splicezero", splice_zeros}, {"pktoptions", packet_options},

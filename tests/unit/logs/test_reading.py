@@ -125,3 +125,39 @@ def test_merged_pages_keep_newest_lines_and_gaps() -> None:
     page = merge_pages(pages, 3)
     assert [one.time - START for one in page.lines] == [1, 2, 3]
     assert (page.searched_back_to, page.unread) == (7.0, {"n3": "lost"})
+
+
+def test_search_ends_after_its_time(tmp_path: Path) -> None:
+    """The answer says how far back the search has come."""
+    write(tmp_path, "a.log", *(line(number) for number in range(8)))
+    now = iter([0.0, 1.0, 2.0, reading.SEARCH_S])
+    page = read_logs(tmp_path, LogQuery(contains="nothing"), clock=lambda: next(now))
+    assert page == LogPage((), START + 5)
+
+
+def test_lines_of_lower_levels_are_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "a.log", *(line(number, level=("INFO", "ERROR")[number == 3]) for number in range(8)))
+    parsed: list[str] = []
+    parse = LogLine.parse
+
+    def note(text: str) -> LogLine | None:
+        parsed.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(LogLine, "parse", note)
+    assert texts(tmp_path, LogQuery(level="WARNING")) == ["line 3"]
+    assert texts(tmp_path, LogQuery(contains="line 5")) == ["line 5"]
+    assert len(parsed) == 2
+
+
+def test_part_of_further_lines_is_found(tmp_path: Path) -> None:
+    write(tmp_path, "a.log", line(0, "first\nsecond\n    third"), line(1))
+    assert len(texts(tmp_path, LogQuery(contains="t\nsecond\n    th"))) == 1
+    assert texts(tmp_path, LogQuery(contains="t\n    second")) == []
+
+
+@pytest.mark.parametrize("until", [-1e11, 0.0, 3e11])
+def test_times_beyond_the_calendar_are_clamped(tmp_path: Path, until: float) -> None:
+    write(tmp_path, "a.log", line(0))
+    assert len(texts(tmp_path, LogQuery(until=until))) == (until > START)
+    assert len(texts(tmp_path, LogQuery(since=until))) == (until < START)
