@@ -2,10 +2,11 @@
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import PlainTextResponse
 
 from farm.gateway.auth import AsViewer
 from farm.gateway.errors import ApiError
-from farm.gateway.routes.nodes import NodeIdPath
+from farm.gateway.routes.nodes import NodeIdPath, refuse_unknown_node
 from farm.gateway.routes.runs import ask_scheduler
 from farm.scheduler.client import NodeMetricsSource, NodeMetricsUnavailable, SchedulerClient
 from farm.schemas.problems import ProblemType
@@ -40,12 +41,13 @@ async def prometheus_targets(request: Request, role: AsViewer) -> list[Prometheu
     return [farm, *nodes]
 
 
-@router.get("/metrics/nodes/{node_id}")
+@router.get("/metrics/nodes/{node_id}", response_class=PlainTextResponse)
 async def node_metrics(node_id: NodeIdPath, request: Request, role: AsViewer) -> Response:
     """Return Prometheus text: the series of one node's agent."""
     source: NodeMetricsSource = request.app.state.node_metrics
     try:
         text = await source.read(node_id)
     except NodeMetricsUnavailable as error:
+        await refuse_unknown_node(request, node_id)
         raise ApiError(ProblemType.NODE_UNAVAILABLE, str(error), headers={"Retry-After": "1"}) from None
     return Response(text, media_type=CONTENT_TYPE_LATEST)

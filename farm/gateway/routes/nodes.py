@@ -47,7 +47,18 @@ async def _set_drain(request: Request, node_id: str, *, drain: bool) -> NodeAnsw
         if node.node_id == node_id and node.lost_at is not None:
             until = "it is listed until it comes back; bring it up again on its machine with `farm up`"
             raise ApiError(ProblemType.NOT_FOUND, f"the node {node_id} is lost and runs nothing: {node.why}; {until}")
-    raise ApiError(ProblemType.NOT_FOUND, f"there is no node {node_id}; `farm nodes list` and GET /v1/nodes list all")
+    raise _unknown(node_id)
+
+
+async def refuse_unknown_node(request: Request, node_id: str) -> None:
+    """Raise ApiError if the farm has no node ``node_id``."""
+    if node_id not in {node.node_id for node in await _nodes(request)}:
+        raise _unknown(node_id)
+
+
+def _unknown(node_id: str) -> ApiError:
+    listed = "`farm nodes list` and GET /v1/nodes list all"
+    return ApiError(ProblemType.NOT_FOUND, f"there is no node {node_id}; {listed}")
 
 
 async def _nodes(request: Request) -> tuple[NodeAnswer, ...]:

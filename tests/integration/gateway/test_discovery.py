@@ -41,9 +41,11 @@ async def test_discovery_lists_the_farm_and_its_nodes_at_the_address_of_the_call
 
 
 async def test_gateway_passes_on_the_metrics_of_a_node(tmp_path: Path) -> None:
+    scheduler = RecordingScheduler()
+    scheduler.nodes = 2
     async with (
         running_store(tmp_path) as store,
-        running_gateway(store, tmp_path) as url,
+        running_gateway(store, tmp_path, scheduler=scheduler) as url,
         httpx.AsyncClient(base_url=url, headers=AS_OPERATOR) as http,
     ):
         answer = await http.get("/metrics/nodes/node-1")
@@ -53,3 +55,5 @@ async def test_gateway_passes_on_the_metrics_of_a_node(tmp_path: Path) -> None:
         assert (away.status_code, away.headers["retry-after"]) == (503, "1")
         assert away.json()["detail"] == "the agent of node-2 does not answer"
         assert (await http.get("/metrics/nodes/a%2Fb")).status_code == 404
+        unknown = await http.get("/metrics/nodes/node-9")
+        assert (unknown.status_code, unknown.json()["detail"][:23]) == (404, "there is no node node-9")
