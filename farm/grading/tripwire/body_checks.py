@@ -202,6 +202,7 @@ def follow_bodies(place_of: Any, of_change: Any, finding: Any) -> Any:
     held: Any = {}  # identity of a collected test → the test and what it was made of
     used: Any = {}  # file → its global variables that must not change, and those that must stay builtins
     loaded: Any = {}  # identity of a file's global variables → these, and the values of ``used`` when it was loaded
+    loaded_files: Any = set()
     ended: Any = set()  # file and name of the tests that ended since the last setup
     current: Any = [None, "", {}]  # the test that runs, its id, and its direct arguments
     outcome: Any = set()  # outcomes of the phase "call" of this test
@@ -234,13 +235,19 @@ def follow_bodies(place_of: Any, of_change: Any, finding: Any) -> Any:
 
     def keep_globals(path: Any, variables: Any) -> None:
         loads, builtin_loads = used[path]
+        loaded_files.add(path)
         loaded[id(variables)] = variables, {name: variables.get(name, missing) for name in loads}
         for name in builtin_loads:
             if name in variables:
                 finding("runner", of_change(variables[name]) or ("", 0), name + " was put into a test file's variables")
 
     def check_globals(frame: Any) -> None:
-        """Compare the global variables of a running test with what they were when its file was loaded."""
+        """Compare the global variables of a running test with what they were when its file was loaded.
+
+        A file may call its tests while it is loaded.
+        """
+        if frame.f_code.co_filename not in loaded_files:
+            return
         variables, values = loaded.get(id(frame.f_globals), (None, {}))
         if variables is not frame.f_globals:
             finding("runner", ("", 0), "a test ran with other global variables than those of its file")

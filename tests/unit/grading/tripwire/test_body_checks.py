@@ -101,6 +101,7 @@ OWN_CHANGES = {
     "    request.module.kept = 3\ndef test_total():\n    assert total([1, 2]) == kept\n",
     "a fixture of the module": "kept = 0\ndef setup_module(module):\n    module.kept = 3\n"
     "def test_total():\n    assert kept\n",
+    "a call while the file is loaded": "def test_total():\n    assert total([1]) == ONE\nONE = 1\ntest_total()\n",
     "a local name": "total = total\ndef test_total():\n    total = len\n    assert total([1]) == 1\n",
     "all names of a module": "from os.path import *\ndef test_total():\n    assert join('a', 'b') == 'a/b'\n",
 }
