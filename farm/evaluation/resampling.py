@@ -51,9 +51,10 @@ class PermutationTest:
 def bootstrap_interval(values: Sequence[float], seed: int) -> Interval | None:
     """Return the percentile interval of the mean of ``values``, one of each task, by drawing tasks with replacement.
 
-    None for fewer than two tasks. Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 13.
+    None for fewer than two tasks, and if all values are equal: samples of them have no spread, which says nothing about
+    other tasks. Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 13.
     """
-    if len(values) < 2:
+    if len(set(values)) < 2:
         return None
     found = np.asarray(values, dtype=np.float64)
     generator = np.random.default_rng(seed)

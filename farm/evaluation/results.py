@@ -195,7 +195,7 @@ def too_few(tasks: int) -> Iterable[str]:
     """Yield a sentence if there are too few tasks for a claim."""
     if tasks < FEWEST_TASKS:
         number = "1 task is" if tasks == 1 else f"{tasks} tasks are"
-        yield f"{number} too few for a claim about a difference: use {FEWEST_TASKS} or more"
+        yield f"{number} too few for a claim about a difference, and for exact intervals: use {FEWEST_TASKS} or more"
 
 
 def differing_rules(documents: Iterable[EvaluationDocument]) -> Iterable[str]:

@@ -42,10 +42,11 @@ class LabelledPolicy:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """The request for an evaluation. ``settings`` are further arguments of ``FarmClient.create_run``, the same for all policies.
+    """The request for an evaluation.
 
-    ``difficulties``: by task id. ``reference``: play the known solutions once, to measure the size of their changes,
-    if no policy is ``oracle``.
+    ``settings`` are further arguments of ``FarmClient.create_run``, the same for all policies. ``difficulties``: by
+    task id. ``reference``: play the known solutions once, to measure the size of their changes, if no policy is
+    ``oracle``.
     """
 
     taskset: str

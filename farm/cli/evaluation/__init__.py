@@ -23,7 +23,7 @@ class _RunByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_RunByDefault,
-    help="Compare policies on a task set: farm eval TASKSET --policy A --policy B.",
+    help="Compare policies on a task set: farm eval TASKSET --policy A --policy B. The options are those of run.",
     no_args_is_help=True,
 )
 app.command("run")(run)

@@ -59,7 +59,7 @@ def test_two_tasks_are_too_few_for_a_claim() -> None:
     [pair] = found.pairs
     first = pair.differences[0]
     assert (first.measure, first.difference, first.p, first.verdict) == ("solve_rate", 1.0, 0.5, "too few tasks")
-    assert "2 tasks are too few for a claim about a difference: use 10 or more" in found.notes
+    assert "2 tasks are too few for a claim about a difference, and for exact intervals: use 10 or more" in found.notes
 
 
 @pytest.mark.parametrize(
