@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from farm.cli.connection import farm_for
 from farm.cli.errors import Interrupted, shown
+from farm.cli.evaluation.progress import EvaluationProgress
 from farm.cli.evaluation.tables import print_evaluation
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, words_of
 from farm.cli.rewards import meant_version
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from farm.client import FarmClient
     from farm.evaluation.runner import EvaluationPlan, LabelledPolicy
     from farm.schemas.evaluation.document import EvaluationDocument, Prices
-    from farm.schemas.responses import RunAnswer
 
 _LABELLED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)")
 
@@ -129,34 +128,11 @@ def _evaluate(client: "FarmClient", plan: "EvaluationPlan") -> "EvaluationDocume
     """Run the evaluation and show its progress. An interrupt cancels its runs."""
     from farm.evaluation.runner import begin, cancelled_on_error, collect, follow
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}", style="dim", markup=False),
-    )
     try:
         with progress_console.status("preparing the task set"):
             started = begin(client, plan, lambda text: progress_console.print(shown(text), style="yellow"))
-        with cancelled_on_error(client, started.runs), Progress(*columns, console=progress_console) as progress:
-            bars = {
-                label: progress.add_task(shown(label), total=run.summary.expected or None, note="")
-                for label, run in started.runs.items()
-            }
-
-            told: set[str] = set()
-
-            def show(seen: "Mapping[str, RunAnswer]") -> None:
-                for label, run in seen.items():
-                    if run.ended_at is not None and label not in told and not progress_console.is_terminal:
-                        progress_console.print(shown(f"{label}: {run.summary.accepted} episodes have ended"))
-                        told.add(label)  # no bar is seen there
-                    progress.update(
-                        bars[label], completed=run.summary.accepted, note=shown(run_command.progress_note(run))
-                    )
-
-            follow(client, started.runs, show)
+        with cancelled_on_error(client, started.runs), EvaluationProgress(started.runs) as progress:
+            follow(client, started.runs, progress.show)
         return collect(client, plan, started)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; the runs of the evaluation are cancelled, and nothing is stored") from None

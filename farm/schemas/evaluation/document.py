@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Annotated, Self
 
-from pydantic import Field, JsonValue, StrictInt, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StringConstraints, model_validator
 
 from farm.core.rollout import Status, StopReason
-from farm.schemas.request_body import MOST_ITEMS, RequestBody
 from farm.schemas.types import Count, Flag, Int, Real, Scalar
 
 MOST_POLICIES = 16
 MOST_TASKS = 5_000
 MOST_EPISODES = 20_000
 MOST_PASSES = 1_000
+MOST_ITEMS = 64
 LABEL = r"^[A-Za-z0-9][A-Za-z0-9._:/@~\[\]-]{0,199}$"
 
 Short = Annotated[str, StringConstraints(strict=True, max_length=1024)]
@@ -20,14 +20,20 @@ Amount = Annotated[Real, Field(ge=0)]
 Label = Annotated[str, StringConstraints(strict=True, pattern=LABEL)]
 
 
-class Prices(RequestBody):
+class DocumentPart(BaseModel):
+    """The base of all parts. It is no ``RequestBody``, because the client reads documents without ``sandboxes``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Prices(DocumentPart):
     """Prices of a model in money per million tokens: ``input`` of read tokens, ``output`` of sampled ones."""
 
     input: Amount
     output: Amount
 
 
-class EvaluatedPolicy(RequestBody):
+class EvaluatedPolicy(DocumentPart):
     """A policy of an evaluation. ``label`` names it in tables; ``policy`` is what its run named.
 
     ``version``: of the announced weights when the evaluation began; null if the policy has no document.
@@ -42,7 +48,7 @@ class EvaluatedPolicy(RequestBody):
     version: Int | None = None
 
 
-class EvaluatedTask(RequestBody):
+class EvaluatedTask(DocumentPart):
     """A task. ``digest`` is its version. ``reference_lines``: lines that the known solution adds and removes, or null.
 
     ``difficulty`` is that of ``task.toml``; "" if it gives none.
@@ -54,7 +60,7 @@ class EvaluatedTask(RequestBody):
     reference_lines: Count | None = None
 
 
-class EpisodeRow(RequestBody):
+class EpisodeRow(DocumentPart):
     """The measures of one episode. ``policy`` and ``task`` are places in the lists of the document.
 
     ``reward`` and ``solved`` are null if the episode was not judged; ``error`` then says why. A measure that could not
@@ -92,7 +98,7 @@ class EpisodeRow(RequestBody):
         return self
 
 
-class EvaluationDocument(RequestBody):
+class EvaluationDocument(DocumentPart):
     """An evaluation: the same tasks with the same harness, with each policy, ``passes`` times.
 
     ``seed`` is that of the first episode; resampling uses it too. ``harness_digest`` identifies ``harness``.

@@ -87,10 +87,15 @@ async def test_deleted_evaluation_is_unknown(place: Place) -> None:
     assert problem(await place.http.get("/v1/evaluations/run-1")) == (422, "invalid-request")
 
 
-async def test_wrong_document_is_refused(place: Place) -> None:
-    body = evaluation({"a": [[1.0]]}).model_dump(mode="json") | {"passes": 0}
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"passes": 0}, "passes: should be greater than or equal to 1"), ({"passses": 1}, "no such field; leave it out")],
+)
+async def test_wrong_document_is_refused(place: Place, change: dict[str, int], said: str) -> None:
+    body = evaluation({"a": [[1.0]]}).model_dump(mode="json") | change
     refused = await place.http.post("/v1/evaluations", json=body)
     assert problem(refused) == (422, "invalid-request")
+    assert said in refused.json()["detail"]
     assert (await place.http.get("/v1/evaluations")).json()["evaluations"] == []
 
 

@@ -60,7 +60,7 @@ def test_call_that_repeats_any_earlier_one_counts() -> None:
         ({"episodes": [episode(policy=1)]}, "beyond the end of its list"),
         ({"episodes": [episode(solved=None)]}, "both be null"),
         ({"episodes": [episode(reward=float("nan"))]}, "finite number"),
-        ({"passses": 1}, "did you mean passes"),
+        ({"passses": 1}, "passses"),
         ({"passes": 0}, "greater than or equal to 1"),
     ],
 )
