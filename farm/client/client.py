@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from farm.client.checkpoints import CheckpointsClient
+from farm.client.evaluations import EvaluationsClient
 from farm.client.groups import GroupsClient
 from farm.client.http import (
     ANSWER_S,
@@ -106,6 +107,7 @@ class FarmClient:
         self.sandboxes = SandboxesClient(self._exchange)
         self.checkpoints = CheckpointsClient(self._exchange)
         self.groups = GroupsClient(self._exchange)
+        self.evaluations = EvaluationsClient(self._exchange)
 
     def __enter__(self) -> Self:
         return self

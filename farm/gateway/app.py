@@ -16,6 +16,7 @@ from farm.gateway.request_guard import RequestGuard
 from farm.gateway.routes import (
     checkpoints,
     discovery,
+    evaluations,
     groups,
     health,
     leases,
@@ -85,6 +86,7 @@ def make_app(
         groups.router,
         rewards.router,
         rollouts.router,
+        evaluations.router,
         sandboxes.router,
     ):
         app.include_router(router, dependencies=[Depends(_check_query)])

@@ -17,13 +17,17 @@ from farm.store import (
     BadCursor,
     CheckpointNeeded,
     CheckpointRefused,
+    EvaluationExists,
     LeaseNotHeld,
     RunExists,
+    RunNotLeased,
     StoreUnavailable,
+    TooManyEvaluations,
     TooManyGroups,
     TooManyLearners,
     TooManyPolicies,
     UnknownCheckpoint,
+    UnknownEvaluation,
     UnknownGroup,
     UnknownLearner,
     UnknownLease,
@@ -122,6 +126,8 @@ def to_api_error(error: Exception) -> ApiError:
             return error
         case UnknownRun() | UnknownGroup() | UnknownLease() | UnknownRules() | UnknownPolicy() | UnknownLearner():
             return ApiError(ProblemType.NOT_FOUND, str(error))
+        case UnknownEvaluation():
+            return ApiError(ProblemType.NOT_FOUND, str(error))
         case LeaseNotHeld():
             return ApiError(ProblemType.LEASE_LOST, str(error))
         case WrongHistory():
@@ -135,6 +141,8 @@ def to_api_error(error: Exception) -> ApiError:
         case TooManyGroups():
             return ApiError(ProblemType.TOO_MANY_GROUPS, str(error))
         case RunExists() | TooManyPolicies() | TooManyLearners():
+            return ApiError(ProblemType.CONFLICT, str(error))
+        case EvaluationExists() | RunNotLeased() | TooManyEvaluations():
             return ApiError(ProblemType.CONFLICT, str(error))
         case BadCursor():
             return ApiError(ProblemType.INVALID, str(error), errors=(FieldProblem(field="cursor", message=str(error)),))
@@ -194,6 +202,10 @@ def install(app: FastAPI) -> None:
         BadRules,
         LeaseNotHeld,
         RunExists,
+        RunNotLeased,
+        EvaluationExists,
+        TooManyEvaluations,
+        UnknownEvaluation,
         BadCursor,
         StoreUnavailable,
         SchedulerUnavailable,

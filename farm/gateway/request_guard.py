@@ -18,8 +18,10 @@ MOST_DOCUMENT_BYTES = 512 * 1024
 MOST_QUERY_BYTES = 8 * 1024
 MOST_CALL_BYTES = 1024 * 1024
 MOST_FILE_BYTES = 8 * 1024 * 1024
+MOST_EVALUATION_BYTES = 16 * 1024 * 1024
+"""The body of the largest evaluation: 20,000 episodes have about 12 MiB."""
 MOST_LARGE_BODIES = 32
-"""Bodies of calls to sandboxes that are read at once: together they may take 256 MiB."""
+"""Bodies of calls to sandboxes that are read at once: together they may take 512 MiB."""
 BODY_S = 30.0
 _JSON = b"application/json"
 _BYTES = b"application/octet-stream"
@@ -38,6 +40,7 @@ _SMALL = BodyRule()
 _RULES = (
     # Rule documents have up to 64 Ki characters, which JSON may write six times as long.
     (re.compile("/v1/rewards"), BodyRule(MOST_DOCUMENT_BYTES)),
+    (re.compile("/v1/evaluations"), BodyRule(MOST_EVALUATION_BYTES, is_large=True)),
     (re.compile("/v1/sandboxes/[^/]*/files"), BodyRule(MOST_FILE_BYTES, _BYTES, is_large=True)),
     (re.compile("/v1/sandboxes/[^/]*/(exec|tools/.*)", re.DOTALL), BodyRule(MOST_CALL_BYTES, is_large=True)),
 )

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, islice, zip_longest
 
+from farm.core.rollout import Split
 from farm.core.run import TaskRef
 from farm.scheduler.nodes import Node
 from farm.scheduler.runs.run_progress import RunProgress
@@ -27,7 +28,7 @@ def forecast_demand(
     count = min(count, len(node.held))
     ours = {episode.run_id for episode in node.held.values()}
     waiting = (run for run in runs if not run.paused and (not run.capped or run.spec.run_id in ours) and run.has_work)
-    first = heapq.nsmallest(RUNS, waiting, key=lambda run: len(run.running))
+    first = heapq.nsmallest(RUNS, waiting, key=lambda run: (run.spec.split is not Split.EVAL, len(run.running)))
     turns = chain.from_iterable(zip_longest(*(run.upcoming() for run in first)))
     coming = Counter(islice((task for task in turns if task is not None), min(count * nodes, MEMBERS)))
     expects: list[tuple[TaskRef, int]] = []

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterable, Mapping
 
-from farm.core.rollout import Failure, Origin
+from farm.core.rollout import Failure, Origin, Split
 from farm.core.run import EpisodeReport, parse_rollout_id
 from farm.scheduler.demand_forecast import forecast_demand
 from farm.scheduler.messages import (
@@ -53,9 +53,10 @@ class Scheduler:
     8. A group has ``group_size`` accepted members and no more. When it has them, its other members are stopped.
     9. The members of a tree that are not accepted run as one assignment, in one slot (see ``RunProgress``).
 
-    A waiting learner sandbox goes before episodes, because a learner waits for the answer. Among runs the one with the
-    fewest running episodes goes first; all requested groups together count as one run. ``hold_until`` gives the nodes
-    time to report their episodes before a restarted scheduler assigns anything.
+    A waiting learner sandbox goes before episodes, because a learner waits for the answer. Evaluation runs go before
+    training. Among the runs of a split the one with the fewest running episodes goes first; all requested groups
+    together count as one run. ``hold_until`` gives the nodes time to report their episodes before a restarted scheduler
+    assigns anything.
     """
 
     def __init__(self, settings: SchedulerSettings | None = None, *, hold_until: float = 0.0) -> None:
@@ -65,7 +66,7 @@ class Scheduler:
         self.refills = 0
         self._sandboxes = SandboxQueue(self.fleet)
         self._runs: dict[str, RunProgress] = {}
-        self._ready: list[tuple[int, int, str]] = []
+        self._ready: list[tuple[bool, int, int, str]] = []
         self._stamps: dict[str, int] = {}
         self._stamp = 0
         self._delays: list[tuple[float, str, int]] = []
@@ -151,7 +152,8 @@ class Scheduler:
         if run.startable:
             self._stamp += 1
             self._stamps[run.spec.run_id] = self._stamp
-            heapq.heappush(self._ready, (len(run.running) if load is None else load, self._stamp, run.spec.run_id))
+            load = len(run.running) if load is None else load
+            heapq.heappush(self._ready, (run.spec.split is not Split.EVAL, load, self._stamp, run.spec.run_id))
 
     def _judge_policies(self, now: float) -> None:
         """Compare the requests of all nodes. Queue the runs of each policy that has recovered."""
@@ -322,7 +324,7 @@ class Scheduler:
         blocked: list[RunProgress] = []
         requested = sum(len(run.running) for run in self._runs.values() if run.spec.requested)
         while self._ready and self.fleet.has_open(now):
-            load, stamp, run_id = heapq.heappop(self._ready)
+            _, load, stamp, run_id = heapq.heappop(self._ready)
             run = self._runs.get(run_id)
             if run is None or self._stamps.get(run_id) != stamp or not run.startable:
                 continue
@@ -401,7 +403,7 @@ class Scheduler:
                 assert node is not None, f"{episode} runs on no node"
                 assert node.held.get(episode.key) is episode, f"{episode} is not held by its node"
             if run.startable:
-                queued = {(stamp, name) for _, stamp, name in self._ready}
+                queued = {(stamp, name) for _, _, stamp, name in self._ready}
                 assert (self._stamps.get(run_id), run_id) in queued, f"{run_id} has work and is not queued"
         for node in self.fleet:
             for episode in node.held.values():

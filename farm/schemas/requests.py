@@ -39,6 +39,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$"
 RUN_ID = r"^[a-z0-9][a-z0-9-]{0,63}$"
 ROLLOUT_ID = r"^[a-z0-9][a-z0-9-]{0,127}$"
 RULES_VERSION = r"^[a-z0-9][a-z0-9-]{0,63}$"
+EVALUATION_ID = r"^eval-[0-9a-f]{12}$"
 SANDBOX_ID = r"^sb-[0-9a-f]{12}$"
 LEASE_ID = r"^[a-z0-9][a-z0-9-]{0,63}\.[A-Za-z0-9_-]{16,64}$"
 ADDRESS = r"^https?://[^\s/]+[^\s]*$"
@@ -52,6 +53,7 @@ RULES: Mapping[str, str] = {
     ROLLOUT_ID: "should be the id of a rollout, such as run-0123456789ab-g000000-000",
     POLICY_NAME: "should be 1 to 64 of a-z, 0-9, . _ - and begin with a letter or digit",
     LEASE_ID: "should be the lease_id of a lease",
+    EVALUATION_ID: "should be the id of an evaluation, such as eval-0123456789ab",
     SANDBOX_ID: "should be the id of a sandbox, such as sb-0123456789ab",
     NO_NUL: "should have no zero byte",
     ADDRESS: "should be an address such as http://HOST:8000/v1, without user, query, fragment or escapes",
@@ -271,6 +273,13 @@ class CreateRun(GroupOptionsBody):
         named = self.policy_spec().policy if self.max_staleness is not None else "any"
         if not named:
             raise ValueError("max_staleness needs the name of a policy, whose versions a learner announces")
+        return self
+
+    @model_validator(mode="after")
+    def _no_pace_of_evaluation(self) -> Self:
+        paced = [name for name in ("max_staleness", "queue_groups", "queue_bytes") if getattr(self, name) is not None]
+        if self.split is Split.EVAL and paced:
+            raise ValueError(f"{paced[0]} waits for a learner, which never gets groups of split eval; leave it out")
         return self
 
     @model_validator(mode="after")

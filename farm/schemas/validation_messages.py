@@ -32,6 +32,8 @@ def _message(error: Mapping[str, Any]) -> str:
     match error["type"]:
         case "missing":
             return "is missing"
+        case "extra_forbidden":
+            return "there is no such field; leave it out"
         case "model_type" | "model_attributes_type" | "dict_type":
             return "should be a JSON object"
         case "string_pattern_mismatch":

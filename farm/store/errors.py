@@ -7,6 +7,10 @@ StoreError
 ├── RunEnded           the run has ended and accepts no more rollouts
 ├── RunExists          another run has this id
 ├── RunInUse           the run has not ended, or a lease holds its groups: it cannot be deleted
+├── RunNotLeased       the run evaluates: its groups are never leased
+├── EvaluationExists    another evaluation has this id
+├── UnknownEvaluation   there is no evaluation of this id
+├── TooManyEvaluations  the farm keeps no more evaluations
 ├── UnknownGroup        there is no requested group of this id
 ├── TooManyGroups       the farm keeps no more requested groups
 ├── UnknownLease       there is no lease of this id, or it ended more than a day ago
@@ -54,6 +58,22 @@ class RunExists(StoreError):
 
 
 class RunInUse(StoreError):
+    pass
+
+
+class RunNotLeased(StoreError):
+    pass
+
+
+class EvaluationExists(StoreError):
+    pass
+
+
+class UnknownEvaluation(StoreError):
+    pass
+
+
+class TooManyEvaluations(StoreError):
     pass
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from farm.core.rollout import Rollout, Status, aborted
+from farm.core.rollout import Rollout, Split, Status, aborted
 from farm.core.run import RunSpec, group_id, group_ordinal, parse_rollout_id
 from farm.rewards import apply_rules
 from farm.schemas.msgpack_encoding import MalformedRecord
@@ -27,6 +27,7 @@ from farm.store.errors import (
     RunInUse,
     UnknownRun,
 )
+from farm.store.evaluations import EvaluationStore
 from farm.store.node_list import NodeListStore
 from farm.store.policies import PolicyStore
 from farm.store.redis_client import RedisConnection
@@ -71,6 +72,7 @@ class Store:
         self.requests = RequestedGroupStore(self._connection, prefix)
         self.policies = PolicyStore(self._connection, prefix)
         self.sandboxes = SandboxRecordStore(self._connection, prefix)
+        self.evaluations = EvaluationStore(self._connection, prefix)
 
     @property
     def shown_url(self) -> str:
@@ -109,10 +111,11 @@ class Store:
             "" if options.max_staleness is None else options.max_staleness,
             int(options.needs_feedback),
             int(options.in_turn),
+            int(spec.split is Split.EVAL),
         )
         if created < 0:
             raise RunExists(f"another run has the id {spec.run_id}; choose a new one")
-        await self._leases.announce(spec.run_id, spec.created_at)
+        await self._leases.announce(spec)
 
     async def get_run(self, run_id: str) -> RunRecord | None:
         async with self._connection.client() as redis:

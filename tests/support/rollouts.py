@@ -31,11 +31,14 @@ def run_spec(
     created_at: float = 1.0,
     policy: str = "",
     options: GroupOptions = DEFAULT_GROUP_OPTIONS,
+    split: Split = Split.TRAIN,
 ) -> RunSpec:
     """``policy`` is the name of a policy; "" means the oracle."""
     played_by = PolicySpec("openai", policy=policy) if policy else PolicySpec("oracle")
     limits = EpisodeLimits()
-    return RunSpec(run_id, (TASK,), played_by, group_size, groups, limits, created_at=created_at, options=options)
+    return RunSpec(
+        run_id, (TASK,), played_by, group_size, groups, limits, split, created_at=created_at, options=options
+    )
 
 
 def segment(tokens: int, seed: int = 0, version: int = 3) -> Segment:

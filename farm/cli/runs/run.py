@@ -122,15 +122,17 @@ def run(
     """Run groups of episodes over a task set. Exit code 1 if no episode was judged, or if oracle solved no task."""
     settings = read_config(config, state_dir)
     asked: dict[str, Any] = {
-        "policy": _policy(policy, model, temperature, {"first_byte_s": first_byte_timeout, "reply_s": reply_timeout}),
+        "policy": read_policy(
+            policy, model, temperature, {"first_byte_s": first_byte_timeout, "reply_s": reply_timeout}
+        ),
         "group_size": group_size,
         "groups": groups,
         "concurrency": concurrency,
         "seed": seed,
         "tools": None if tools is None else words_of(tools),
         "limits": {"max_turns": max_turns, "max_tokens": max_tokens},
-        "harness": None if harness is None else _read_harness(harness),
-        "agent": None if agent is None else _read_agent(agent),
+        "harness": None if harness is None else read_harness(harness),
+        "agent": None if agent is None else read_agent(agent),
         "branching": None if branch is None else read_branching(branch),
     }
     group_options = {
@@ -148,13 +150,13 @@ def run(
     }
     if only_fit and unvalidated:
         raise typer.BadParameter("goes without --unvalidated", param_hint="--only-fit")
-    _check(asked | {name: value for name, value in group_options.items() if value is not None})
-    meant = _meant(taskset, settings)
+    check(asked | {name: value for name, value in group_options.items() if value is not None})
+    meant = meant_taskset(taskset, settings)
     if rewards is not None and rewards.endswith(".toml"):
         read_rules(Path(rewards))
     endpoint = policy if "://" in policy else None
     if endpoint is None and policy not in ("oracle", "nop"):
-        _refuse_without_farm(policy, settings)
+        refuse_without_farm(policy, settings)
     with farm_for(settings, config, lasting=detach, endpoint=endpoint) as client:
         pinned = None if rewards is None else meant_version(client, rewards)
         with progress_console.status(Text(f"preparing {taskset}")):
@@ -203,7 +205,7 @@ _OPTIONS = {
 """Options whose name differs from that of their field."""
 
 
-def _check(asked: Mapping[str, Any]) -> None:
+def check(asked: Mapping[str, Any]) -> None:
     """Refuse as wrong usage what the gateway would refuse, before a farm is started for it."""
     from pydantic import ValidationError
 
@@ -228,7 +230,7 @@ def _rates(text: str) -> list[float]:
     return [low, high]
 
 
-def _read_harness(file: Path) -> Mapping[str, Any]:
+def read_harness(file: Path) -> Mapping[str, Any]:
     """Return the content of a harness document. Raises CliError."""
     from farm.schemas.harness import BadHarness, parse_harness
 
@@ -254,7 +256,7 @@ def read_branching(text: str) -> Mapping[str, Any]:
     return {"siblings": int(siblings), "at": "random", "within": int(within), "depth": int(depth or 1)}
 
 
-def _read_agent(agent: str) -> str | Mapping[str, Any]:
+def read_agent(agent: str) -> str | Mapping[str, Any]:
     """Return the name of an agent, or the content of its document. Raises CliError."""
     from farm.agents import UnknownAgent, named_agent
     from farm.agents.document import BadAgent, parse_agent
@@ -271,7 +273,7 @@ def _read_agent(agent: str) -> str | Mapping[str, Any]:
         raise CliError(f"{agent}: {error.strerror}; name a readable agent document") from None
 
 
-def _meant(taskset: Path, config: Config) -> str:
+def meant_taskset(taskset: Path, config: Config) -> str:
     """Return the task set for the gateway. A task set that the gateway would refuse is refused here, before a farm
     starts.
     """
@@ -288,7 +290,7 @@ def _meant(taskset: Path, config: Config) -> str:
     return name if running_farm(config.state_dir) else str(named_taskset(name, config.tasksets))
 
 
-def _refuse_without_farm(policy: str, config: Config) -> None:
+def refuse_without_farm(policy: str, config: Config) -> None:
     """Raise CliError if no farm is up that could know a policy by this name."""
     from farm.cluster import running_farm
 
@@ -297,7 +299,7 @@ def _refuse_without_farm(policy: str, config: Config) -> None:
         raise CliError(f"no farm is up here that knows a policy {policy}; {remedy}")
 
 
-def _policy(
+def read_policy(
     policy: str, model: str | None, temperature: float | None, timeouts: Mapping[str, float | None]
 ) -> str | Mapping[str, Any]:
     if policy in ("oracle", "nop"):

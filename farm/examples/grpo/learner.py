@@ -22,6 +22,7 @@ from farm.core.rollout import Rollout
 from farm.examples.grpo.network import PolicyNetwork
 from farm.examples.grpo.server import MODEL, ConstantPolicy, NetworkPolicy, Policy, PolicyServer
 from farm.examples.grpo.update import Grpo, GrpoConfig, Sample, frozen, logprob_error
+from farm.schemas.rollout import RolloutHead
 
 HARNESS = {"system_prompt": "Use the tools to solve the task, then submit."}
 _MANY_GROUPS = 100_000
@@ -174,7 +175,7 @@ class Loop:
         )
 
     def _whole_evaluation(self, kind: str) -> float:
-        rollouts = drain(self._farm, self._start("held-out", tries=self._config.final_tries), self._name)
+        rollouts = finished(self._farm, self._start("held-out", tries=self._config.final_tries))
         self._on_line({"kind": kind, "version": self._version, **self._clock(), **figures(rollouts)})
         solved: float = figures(rollouts)["solved"]
         return solved
@@ -182,7 +183,7 @@ class Loop:
     def _read_evaluation(self) -> None:
         """Record the last evaluation if all of its episodes have ended."""
         if self._last_eval and self._farm.run(self._last_eval).ended_at is not None:
-            rollouts = drain(self._farm, self._last_eval, self._name)
+            rollouts = finished(self._farm, self._last_eval)
             versions = [rollout.policy_version_min for rollout in rollouts if rollout.policy_version_min is not None]
             self._on_line({"kind": "held-out", "version": min(versions), **self._clock(), **figures(rollouts)})
             self._last_eval = ""
@@ -201,12 +202,12 @@ def samples_of(group: Group) -> Iterator[Sample]:
             yield Sample(segment, reward - statistics.fmean(rewards))
 
 
-def figures(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+def figures(rollouts: Sequence[Rollout | RolloutHead]) -> dict[str, Any]:
     """Return means over judged rollouts; those of turns, tokens and style are over the solved ones."""
     judged = [rollout for rollout in rollouts if rollout.reward is not None]
     solved = [rollout for rollout in judged if rollout.reward_components.get("resolved") == 1.0]
 
-    def mean(of: Sequence[Rollout], component: str) -> float | None:
+    def mean(of: Sequence[Rollout | RolloutHead], component: str) -> float | None:
         return statistics.fmean(rollout.reward_components.get(component, 0.0) for rollout in of) if of else None
 
     return {
@@ -220,14 +221,11 @@ def figures(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     }
 
 
-def drain(farm: FarmClient, run: str, consumer: str) -> list[Rollout]:
-    """Lease and ack all groups of a run until it has ended."""
-    rollouts: list[Rollout] = []
-    while (lease := farm.lease(consumer, run_id=run, max_groups=16, wait_s=30)) is None or lease.groups:
-        if lease is not None:
-            rollouts += [rollout for group in lease.groups for rollout in group.rollouts]
-            farm.ack(lease.lease_id)
-    return rollouts
+def finished(farm: FarmClient, run: str) -> list[RolloutHead]:
+    """Wait until a run has ended, and return its rollouts without their tokens."""
+    for _ in farm.wait_run(run):
+        pass
+    return list(farm.rollouts(run))
 
 
 def measure_constant(farm: FarmClient, config: LoopConfig, word: str) -> dict[str, Any]:
@@ -236,7 +234,7 @@ def measure_constant(farm: FarmClient, config: LoopConfig, word: str) -> dict[st
         policy = {"endpoint": server.url, "model": MODEL}
         taskset = str((config.tasks / "held-out").resolve())
         run = farm.create_run(taskset, policy, 1, split="eval", harness=HARNESS, unvalidated=True)
-        return {"kind": "constant", "word": word, **figures(drain(farm, run.run_id, "constant"))}
+        return {"kind": "constant", "word": word, **figures(finished(farm, run.run_id))}
 
 
 def json_lines(path: Path) -> Callable[[dict[str, Any]], None]:

@@ -7,10 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from farm.core.run import is_requested, rollout_id
+from farm.core.rollout import Split
+from farm.core.run import RunSpec, rollout_id
 from farm.store.delivery.checkpoints import LearnerLife, refuse_life
 from farm.store.delivery.pacing import PacingStore, StalenessBounds
-from farm.store.errors import RUNS_LISTED, LeaseNotHeld, UnknownLease, UnknownRun
+from farm.store.errors import RUNS_LISTED, LeaseNotHeld, RunNotLeased, UnknownLease, UnknownRun
 from farm.store.redis_client import RedisConnection, cancellable
 from farm.store.types import FinishedLease, LeasedGroup, StoredLease, StreamState
 
@@ -82,17 +83,20 @@ class LeaseStore:
         self._pacing = pacing
         self._farm = f"{prefix}:{{*}}"
 
-    async def announce(self, run_id: str, created_at: float) -> None:
+    async def announce(self, run: RunSpec) -> None:
         """Announce a new run, so that learners that wait for any run read it. A second call has no effect.
 
-        A requested group is announced to the scheduler alone.
+        A requested group and a run that evaluates are announced to the scheduler alone.
         """
-        listed = f"{self._farm}:{'requests' if is_requested(run_id) else 'runs'}"
+        run_id = run.run_id
+        listed = f"{self._farm}:{'requests' if run.requested else 'runs'}"
         async with self._connection.client() as redis:
             if await redis.zscore(listed, run_id) is not None:
                 return
         async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
-            together.zadd(listed, {run_id: int(created_at * 1000)}, nx=True)
+            if run.split is Split.EVAL:
+                together.sadd(f"{self._farm}:evals", run_id)
+            together.zadd(listed, {run_id: int(run.created_at * 1000)}, nx=True)
             together.sadd(f"{self._farm}:live", run_id)
             together.xadd(f"{self._farm}:wake", {"run": run_id}, maxlen=1, approximate=False)
             await together.execute()
@@ -114,9 +118,9 @@ class LeaseStore:
 
         Wait up to ``wait_s`` for a first group; return at once, without groups, if the stream is not open. Groups that
         were given back or whose lease expired come first. With the ``token`` of a live lease, return its groups again.
-        A call that is cancelled while it waits leases nothing. Raises UnknownRun, and LeaseNotHeld if the token's lease
-        has ended. A learner that makes checkpoints names a run; UnknownLearner, WrongHistory and CheckpointNeeded
-        refuse it.
+        A call that is cancelled while it waits leases nothing. Raises UnknownRun, RunNotLeased, and LeaseNotHeld if the
+        token's lease has ended. A learner that makes checkpoints names a run; UnknownLearner, WrongHistory and
+        CheckpointNeeded refuse it.
         """
         token = token or secrets.token_urlsafe(18)
         loop = asyncio.get_running_loop()
@@ -192,6 +196,9 @@ class LeaseStore:
             raise
         if raw == b"unknown":
             raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
+        if raw == b"evaluates":
+            remedy = f"read its rollouts with GET /v1/rollouts?run_id={run_id}, or lease from a run with split train"
+            raise RunNotLeased(f"the run {run_id} has split eval, so its groups are never leased; {remedy}")
         _refuse_ended(f"{run_id}.{token}", raw)
         if reader.life is not None:
             refuse_life(run_id, reader.life, raw)
@@ -217,12 +224,14 @@ class LeaseStore:
             await redis.xread(streams, count=1, block=max(1, block_ms))
 
     async def _view(self) -> "_View":
-        """Return the runs that may still hold groups, oldest first."""
+        """Return the runs that may still hold groups for a learner, oldest first."""
         async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             together.zrange(f"{self._farm}:runs", 0, -1)
             together.smembers(f"{self._farm}:live")
+            together.smembers(f"{self._farm}:evals")
             together.xrevrange(f"{self._farm}:wake", count=1)
-            runs, live, last = await together.execute()
+            known, live, evals, last = await together.execute()
+        runs = [run for run in known if run not in evals]
         return _View(
             live=tuple(run.decode() for run in runs if run in live),
             any_known=bool(runs),
@@ -245,6 +254,7 @@ class LeaseStore:
             together.srem(f"{self._farm}:live", run_id)
             together.zrem(f"{self._farm}:runs", run_id)
             together.zrem(f"{self._farm}:requests", run_id)
+            together.srem(f"{self._farm}:evals", run_id)
             await together.execute()
 
     def _base(self, run_id: str) -> str:

@@ -7,7 +7,8 @@
 --                                 that a learner reads by its id: then the stream stays empty, and no lease reads it;
 --                                 policy: the name of its policy, if it has one; max_staleness: if stale groups are
 --                                 dropped and replaced; feedback: if base:feedback is kept; in_turn: if groups are
---                                 delivered in the order of their ordinals
+--                                 delivered in the order of their ordinals; eval (1) if the run evaluates: its groups
+--                                 are never put on the stream, and no lease reads them
 --                                 state: running | paused | finished | cancelled | failed; the last three are final
 --   base:counts           HASH    counters; see "COUNTERS"
 --   base:payload:<id>     STRING  the rollout as stored wire form: one zstd frame of msgpack
@@ -53,6 +54,7 @@
 -- KEYS OF THE FARM, written outside these scripts
 --   <prefix>:{*}:runs     ZSET    run id, scored by creation (ms)
 --   <prefix>:{*}:requests ZSET    as runs, of requested groups, which are not in runs
+--   <prefix>:{*}:evals    SET     the runs that evaluate, which are also in runs
 --   <prefix>:{*}:live     SET     runs that may still have groups to lease, and requested groups that go on
 --   <prefix>:{*}:wake     STREAM  one entry, replaced whenever a run is added
 --   <prefix>:{*}:rewards  HASH    version -> a rule document (JSON: text, at)
@@ -60,6 +62,8 @@
 --   <prefix>:{*}:policies          HASH    name -> a policy document (JSON: version, endpoints, model, updated_at)
 --   <prefix>:{*}:policies_paused   SET     the names of paused policies
 --   <prefix>:{*}:policies_revision STRING  the number of changes of policies, for nodes that poll
+--   <prefix>:{*}:evaluations       HASH    id -> the first lines of an evaluation (JSON)
+--   <prefix>:{*}:evaluation:<id>   STRING  an evaluation: one zstd frame of JSON
 --   <prefix>:bundle:<digest>  STRING  a packed task bundle
 --   <prefix>:sandbox:<id>     STRING  the node and the task of a learner sandbox (JSON); it expires
 --   <prefix>:{once:<caller>}:<key>   STRING  the kept answer of a call with an Idempotency-Key
@@ -69,6 +73,7 @@
 --   groups_complete, groups_read (taken off the stream), groups_leased, groups_redelivered, groups_acked,
 --   groups_restored (their acks were undone), groups_provisional (acked, and not final now; goes up and down),
 --   dropped_zero_variance, dropped_stale, requests_complete (requested groups, which groups_complete does not count),
+--   evals_complete (groups of runs that evaluate, likewise),
 --   groups_returned (stale groups that are replaced), surplus (members of groups that were complete without them),
 --   lag_sum and lag_groups (policy lag of leased groups), bytes_queued (stored bytes of groups that are neither
 --   settled nor acked provisionally) and bytes_provisional (of those acked so), which go up and down, bytes_largest (of
@@ -124,9 +129,9 @@ end
 local commands = {}
 local learners = {} -- the functions of checkpoints.lua that leases need
 
--- spec, requested (1 or ""), policy or "", max_staleness or "", feedback (1 or 0), in_turn (1 or 0)
+-- spec, requested (1 or ""), policy or "", max_staleness or "", feedback (1 or 0), in_turn (1 or 0), eval (1 or 0)
 -- -> 1 new, 0 the same run is there already, -1 another run has this id
-function commands.create_run(spec, requested, policy, max_staleness, feedback, in_turn)
+function commands.create_run(spec, requested, policy, max_staleness, feedback, in_turn, eval)
   local known = redis.call("HGET", key("run"), "spec")
   if known then return known == spec and 0 or -1 end
   redis.call("HSET", key("run"), "spec", spec, "state", "running", "reason", "", "created_ms", now_ms())
@@ -135,6 +140,7 @@ function commands.create_run(spec, requested, policy, max_staleness, feedback, i
   if max_staleness ~= "" then redis.call("HSET", key("run"), "max_staleness", max_staleness) end
   if in_turn == "1" then redis.call("HSET", key("run"), "in_turn", 1) end
   if feedback == "1" then redis.call("HSET", key("run"), "feedback", 1) end
+  if eval == "1" then redis.call("HSET", key("run"), "eval", 1) end
   redis.call("XGROUP", "CREATE", key("stream"), LEARNERS, "0", "MKSTREAM")
   return 1
 end
@@ -216,6 +222,8 @@ end
 
 local function requested() return redis.call("HEXISTS", key("run"), "requested") == 1 end
 
+local function evaluates() return redis.call("HEXISTS", key("run"), "eval") == 1 end
+
 local function complete(group, size)
   if requested() then
     redis.call("HSET", key("group:" .. group), "facts", facts_of(group, size))
@@ -236,7 +244,9 @@ local function complete(group, size)
   end
   feed_back(string.format("complete %s %d %s", group, size - unjudged, redis.call("HGET", name, "solved") or "0"))
   local ordinal = tonumber(string.match(group, "%-g(%d+)$"))
-  if redis.call("HEXISTS", key("run"), "in_turn") == 0 or ordinal >= RETURNED then
+  if evaluates() then
+    count("evals_complete")
+  elseif redis.call("HEXISTS", key("run"), "in_turn") == 0 or ordinal >= RETURNED then
     deliver(group)
   else
     redis.call("ZADD", key("early"), ordinal, group)
@@ -289,7 +299,7 @@ function commands.publish(id, group, index, size, mark, status, reward, rules, s
   redis.call("ZADD", key("order"), redis.call("HINCRBY", key("counts"), "accepted", 1) + counted("surplus"), id)
   local bytes = #payload + #sidecar + #head
   redis.call("HINCRBY", name, "bytes", bytes)
-  if not requested() then count("bytes_queued", bytes) end
+  if not (requested() or evaluates()) then count("bytes_queued", bytes) end
   if bytes > counted("bytes_largest") then redis.call("HSET", key("counts"), "bytes_largest", bytes) end
   count("status:" .. status)
   count("tokens", tokens)
@@ -411,7 +421,7 @@ end
 -- lease id, consumer, lease ms, most groups, most tokens (0: no bound), filter (cjson), learner or "", history, most
 -- provisional acks of a learner
 -- -> { lease id or "", its end in ms, stream state, wake id, ms to the next expiry or 0, 1 if groups were left for
---      lack of time, { { group, size, deliveries, facts (cjson) } … } }
+--      lack of time, { { group, size, deliveries, facts (cjson) } … } } | "unknown" | "evaluates"
 -- The same lease id again answers the same groups while the lease lives; a lease that has ended answers "lost", "acked",
 -- "nacked" or "restored". A learner that may not lease gets the refusal of learners.refusal.
 function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_json, learner, history, most)
@@ -427,6 +437,7 @@ function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_j
     return answer(id, tonumber(known[2]), groups, now, false, learner)
   end
   if redis.call("EXISTS", key("run")) == 0 or requested() then return "unknown" end
+  if evaluates() then return "evaluates" end
   learner = learner ~= "" and learner or nil
   if learner then
     local refused = learners.refusal(learner, history)

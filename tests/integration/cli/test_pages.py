@@ -26,6 +26,7 @@ GROUPS = {
 """Pages that run one after the other; all others are in ``docs-run``."""
 
 ONE_FARM = (
+    "farm/docs/evaluation.md",
     "farm/docs/harness.md",
     "farm/docs/http-api.md",
     "farm/docs/learner-sandboxes.md",

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from farm.core.rollout import Failure, Origin, Status, StopReason
+from farm.core.rollout import Failure, Origin, Split, Status, StopReason
 from farm.core.run import EpisodeAssignment, EpisodeLimits, EpisodeReport, PolicySpec, RunSpec, TaskRef
 from farm.core.run_options.branching import Branching
 from farm.core.run_options.groups import DEFAULT_GROUP_OPTIONS, GroupOptions
@@ -27,6 +27,7 @@ def run_spec(
     policy: PolicySpec = NOP,
     options: GroupOptions = DEFAULT_GROUP_OPTIONS,
     branching: Branching | None = None,
+    split: Split = Split.TRAIN,
 ) -> RunSpec:
     return RunSpec(
         run_id,
@@ -39,6 +40,7 @@ def run_spec(
         max_attempts=max_attempts,
         options=options,
         branching=branching,
+        split=split,
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from farm.core.rollout import Split
 from farm.core.run import RETURNED, EpisodeAssignment, RunSpec, TaskRef
 from farm.core.run_options.branching import Branching
 from farm.core.run_options.groups import GroupOptions, Incomplete, SamplerKind
@@ -153,7 +154,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert held <= max(options.queue_groups, self.most_held[order.run_id])
         if options.max_staleness is not None:
             budget = (options.max_staleness + (learner.policy_version or 0) + 1) * options.batch_groups
-            assert open_groups - learner.dropped <= budget
+            before = self.most_held[order.run_id]  # groups that were open before are not held back
+            assert open_groups - learner.dropped <= max(budget, before)
 
     def _room(self) -> dict[str, int]:
         return {node.id: node.slots - node.taken for node in self.scheduler.fleet}
@@ -191,6 +193,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         options=OPTIONS,
         done=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=3),
         branching=st.sampled_from([None, Branching(2, (1,)), Branching(2, (1, 2))]),
+        split=st.sampled_from(Split),
     )
     def submit(
         self,
@@ -201,6 +204,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         options: GroupOptions,
         done: set[tuple[int, int]],
         branching: Branching | None,
+        split: Split,
     ) -> None:
         run_id = f"r{len(self.specs)}"
         if branching:
@@ -215,6 +219,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_attempts=attempts,
             options=replace(options, redundant=min(options.redundant, size)),
             branching=branching,
+            split=split,
         )
         self.specs[run_id] = spec
         self.learners[run_id] = LearnerProgress(policy_version=0)

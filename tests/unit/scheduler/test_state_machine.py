@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from farm.core.rollout import Failure, Origin
+from farm.core.rollout import Failure, Origin, Split
 from farm.core.run import parse_rollout_id
 from farm.scheduler.messages import (
     Load,
@@ -288,6 +288,35 @@ def test_runs_share_the_slots() -> None:
     for start in begun[:6]:
         driver.tell(solved("a", start.assignment))
     assert {run_id: len(run.running) for run_id, run in driver.scheduler.runs.items()} == {"r": 3, "s": 3, "t": 4}
+
+
+def test_evaluation_is_placed_before_training() -> None:
+    driver = Driver()
+    driver.tell(RunSubmitted(run_spec("train", groups=100)))
+    driver.tell(RunSubmitted(run_spec("eval", groups=3, split=Split.EVAL)))
+    begun = starts(driver.tell(beat("a", slots=2)))
+    assert [start.assignment.run_id for start in begun] == ["eval", "eval"]
+    assert {start.assignment.split for start in begun} == {Split.EVAL}
+    [third] = starts(driver.tell(solved("a", begun[0].assignment)))
+    assert third.assignment.run_id == "eval", "it goes first although it has more running episodes"
+    [fourth] = starts(driver.tell(solved("a", begun[1].assignment)))
+    assert fourth.assignment.run_id == "train"
+
+
+def test_evaluation_that_fits_no_node_lets_training_start() -> None:
+    driver = Driver()
+    driver.tell(beat("a", memory_mib=1000))
+    driver.tell(RunSubmitted(run_spec("eval", tasks=(task("big", memory_mib=10_000),), split=Split.EVAL)))
+    begun = starts(driver.tell(RunSubmitted(run_spec("train", groups=100))))
+    assert {start.assignment.run_id for start in begun} == {"train"}
+
+
+def test_evaluations_share_slots() -> None:
+    driver = Driver()
+    for run_id in ("e", "f"):
+        driver.tell(RunSubmitted(run_spec(run_id, groups=100, split=Split.EVAL)))
+    begun = starts(driver.tell(beat("a", slots=10)))
+    assert Counter(start.assignment.run_id for start in begun) == {"e": 5, "f": 5}
 
 
 def test_concurrency_caps_a_run() -> None:

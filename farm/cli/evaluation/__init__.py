@@ -1,0 +1,104 @@
+"""``farm eval``: run evaluations, and read, compare and export those that the farm stores."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from farm.cli.connection import connected
+from farm.cli.evaluation.run import run
+from farm.cli.evaluation.tables import list_table, print_comparison, print_evaluation
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
+
+
+class _RunByDefault(TyperGroup):
+    """The commands of evaluations. A first word that is none of them is the task set of ``run``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_RunByDefault,
+    help="Compare policies on a task set: farm eval TASKSET --policy A --policy B. The options are those of run.",
+    no_args_is_help=True,
+)
+app.command("run")(run)
+
+EvaluationId = Annotated[str, typer.Argument(metavar="ID", help="The id of an evaluation.")]
+
+
+@app.command("list")
+def list_evaluations(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
+    """List evaluations, newest first."""
+    with connected(read_config(config, state_dir)) as client:
+        found = client.evaluations.list()
+    if as_json:
+        print_json([one.model_dump(mode="json") for one in found])
+    else:
+        table_console.print(list_table(found))
+
+
+@app.command("show")
+def show(
+    evaluation: EvaluationId,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the results of an evaluation."""
+    with connected(read_config(config, state_dir)) as client:
+        found = client.evaluations.read(evaluation)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        print_evaluation(found)
+
+
+@app.command("compare")
+def compare(
+    first: EvaluationId,
+    second: EvaluationId,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Compare also if the harnesses differ.")] = False,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two evaluations over the tasks that both have in the same version."""
+    with connected(read_config(config, state_dir)) as client:
+        found = client.evaluations.compare(first, second, anyway=anyway)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        print_comparison(found)
+
+
+@app.command("export")
+def export(
+    evaluation: EvaluationId,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Write CSV, one row for each episode; JSON by default.")
+    ] = False,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Write an evaluation to standard output, as JSON or CSV."""
+    from farm.evaluation import episodes_csv
+
+    with connected(read_config(config, state_dir)) as client:
+        found = client.evaluations.read(evaluation)
+    if as_csv:
+        sys.stdout.write(episodes_csv(found))
+    else:
+        print_json(found.model_dump(mode="json"))
+
+
+@app.command("delete")
+def delete(evaluation: EvaluationId, config: ConfigFile = None, state_dir: StateDir = None) -> None:
+    """Delete an evaluation. Its runs and rollouts stay."""
+    with connected(read_config(config, state_dir)) as client:
+        client.evaluations.delete(evaluation)
+    table_console.print(f"{evaluation} is deleted")

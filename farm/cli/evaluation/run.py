@@ -1,0 +1,173 @@
+"""``farm eval TASKSET``: evaluate policies, and print how they compare."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from farm.cli.connection import farm_for
+from farm.cli.errors import Interrupted, shown
+from farm.cli.evaluation.progress import EvaluationProgress
+from farm.cli.evaluation.tables import print_evaluation
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, words_of
+from farm.cli.rewards import meant_version
+from farm.cli.runs import run as run_command
+
+if TYPE_CHECKING:
+    from farm.client import FarmClient
+    from farm.evaluation.runner import EvaluationPlan, LabelledPolicy
+    from farm.schemas.evaluation.document import EvaluationDocument, Prices
+
+_LABELLED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.+)")
+
+
+def run(
+    taskset: Annotated[
+        Path, typer.Argument(metavar="TASKSET", help="A directory of tasks, one task, a .jsonl file, or a name.")
+    ],
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            metavar="[LABEL=]POLICY",
+            help="oracle, nop, a policy's name, or an endpoint's URL; once for each. LABEL names it in the tables.",
+        ),
+    ],
+    passes: Annotated[int, typer.Option(min=1, max=1000, help="Episodes of each policy on each task.")] = 1,
+    price_in: Annotated[
+        float | None, typer.Option(min=0.0, help="Price of a million tokens that the model reads.")
+    ] = None,
+    price_out: Annotated[float | None, typer.Option(min=0.0, help="Price of a million sampled tokens.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model behind the endpoints.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Cap over what the tasks allow.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Sampled tokens per episode.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Episodes of a policy at once.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes and of the resampling.")] = 0,
+    tools: Annotated[
+        str | None, typer.Option(help="A pack, and tools of it, in place of the tasks' own: cursor,-delete_file.")
+    ] = None,
+    harness: Annotated[
+        Path | None, typer.Option(help="A harness document, TOML or JSON; the other options replace its settings.")
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Agent in place of the farm's own loop, by name or document."),
+    ] = None,
+    rewards: Annotated[
+        str | None, typer.Option(help="Judge by this rule document, or version; the current ones.")
+    ] = None,
+    reference: Annotated[
+        bool,
+        typer.Option(
+            "--reference/--no-reference",
+            help="Play the known solutions once, to compare the size of changes with theirs.",
+        ),
+    ] = True,
+    unvalidated: Annotated[
+        bool, typer.Option("--unvalidated", help="Run all tasks, also those that --only-fit leaves out.")
+    ] = False,
+    only_fit: Annotated[
+        bool, typer.Option("--only-fit", help="Run only the tasks that validated.json calls fit.")
+    ] = False,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> int:
+    """Evaluate policies on the same tasks with the same harness, store the evaluation, and print how they compare.
+
+    Exit code 1 if no episode was judged.
+    """
+    from farm.cli.errors import CliError
+    from farm.evaluation.runner import EvaluationPlan
+
+    settings = read_config(config, state_dir)
+    labelled = _policies(policy, model, temperature)
+    asked: dict[str, Any] = {
+        "concurrency": concurrency,
+        "tools": None if tools is None else words_of(tools),
+        "limits": {"max_turns": max_turns, "max_tokens": max_tokens},
+        "harness": None if harness is None else run_command.read_harness(harness),
+        "agent": None if agent is None else run_command.read_agent(agent),
+    }
+    if only_fit and unvalidated:
+        raise typer.BadParameter("goes without --unvalidated", param_hint="--only-fit")
+    prices = _prices(price_in, price_out)
+    for one in labelled:
+        run_command.check({"policy": one.policy, "group_size": passes, "seed": seed, **asked})
+    meant = run_command.meant_taskset(taskset, settings)
+    endpoints = [text for text in policy if "://" in text]
+    for one in labelled:
+        if isinstance(one.policy, Mapping) and "name" in one.policy:
+            run_command.refuse_without_farm(str(one.policy["name"]), settings)
+    endpoint = _LABELLED.sub(r"\2", endpoints[0]) if endpoints else None
+    with farm_for(settings, config, endpoint=endpoint) as client:
+        pinned = None if rewards is None else meant_version(client, rewards)
+        plan = EvaluationPlan(
+            taskset=meant,
+            policies=labelled,
+            passes=passes,
+            seed=seed,
+            settings={**asked, "rewards": pinned, "unvalidated": unvalidated, "only_fit": only_fit},
+            prices=prices,
+            difficulties=_difficulties(Path(meant)),
+            reference=reference,
+        )
+        stored = client.evaluations.put(_evaluate(client, plan))
+    if as_json:
+        print_json(stored.model_dump(mode="json"))
+    else:
+        print_evaluation(stored)
+    if not any(result.judged for result in stored.results.policies):
+        raise CliError(f"no episode of {stored.evaluation_id} was judged; `farm rollouts list` shows why")
+    return 0
+
+
+def _evaluate(client: "FarmClient", plan: "EvaluationPlan") -> "EvaluationDocument":
+    """Run the evaluation and show its progress. An interrupt cancels its runs."""
+    from farm.evaluation.runner import begin, cancelled_on_error, collect, follow
+
+    try:
+        with progress_console.status("preparing the task set"):
+            started = begin(client, plan, lambda text: progress_console.print(shown(text), style="yellow"))
+        with cancelled_on_error(client, started.runs), EvaluationProgress(started.runs) as progress:
+            follow(client, started.runs, progress.show)
+        return collect(client, plan, started)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; the runs of the evaluation are cancelled, and nothing is stored") from None
+
+
+def _policies(given: Sequence[str], model: str | None, temperature: float | None) -> "list[LabelledPolicy]":
+    """Return the policies with their labels. Raises BadParameter."""
+    from farm.evaluation.runner import REFERENCE, LabelledPolicy
+
+    found: list[LabelledPolicy] = []
+    for text in given:
+        parts = _LABELLED.fullmatch(text)
+        label, policy = parts.groups() if parts else (text, text)
+        if label in [one.label for one in found]:
+            raise typer.BadParameter(
+                f"two policies are called {label}; name one as LABEL={policy}", param_hint="--policy"
+            )
+        if label == REFERENCE:
+            raise typer.BadParameter(
+                f"{label} is the run of the known solutions; choose another", param_hint="--policy"
+            )
+        found.append(LabelledPolicy(label, run_command.read_policy(policy, model, temperature, {})))
+    return found
+
+
+def _prices(price_in: float | None, price_out: float | None) -> "Prices | None":
+    from farm.schemas.evaluation.document import Prices
+
+    if (price_in is None) != (price_out is None):
+        raise typer.BadParameter("goes together with --price-in", param_hint="--price-out")
+    return None if price_in is None or price_out is None else Prices(input=price_in, output=price_out)
+
+
+def _difficulties(taskset: Path) -> Mapping[str, str]:
+    """Return the difficulties of a task set that is on this machine; none if it is on the gateway's."""
+    from farm.tasks.difficulties import difficulties
+
+    return difficulties(taskset) if taskset.is_absolute() and taskset.exists() else {}

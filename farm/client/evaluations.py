@@ -1,0 +1,42 @@
+"""Evaluations that the farm stores: make one, list, read, compare and delete them."""
+
+from farm.client.http import HttpSession, id_part, plain
+from farm.schemas.evaluation.document import EvaluationDocument
+from farm.schemas.evaluation.results import (
+    ComparisonAnswer,
+    DeletedEvaluationAnswer,
+    EvaluationAnswer,
+    EvaluationLine,
+    EvaluationsAnswer,
+)
+
+_COMPUTED_S = 300.0
+
+
+class EvaluationsClient:
+    """The stored evaluations. Every method may raise FarmError."""
+
+    def __init__(self, exchange: HttpSession) -> None:
+        self._exchange = exchange
+
+    def put(self, document: EvaluationDocument) -> EvaluationAnswer:
+        """Store an evaluation. The farm computes its results."""
+        body = document.model_dump_json().encode()
+        headers = {"Content-Type": "application/json"}
+        sent = self._exchange.send("POST", "/v1/evaluations", content=body, headers=headers, answer_s=_COMPUTED_S)
+        return plain(EvaluationAnswer, sent)
+
+    def list(self) -> tuple[EvaluationLine, ...]:
+        """Return a line for each evaluation, newest first."""
+        return self._exchange.get(EvaluationsAnswer, "/v1/evaluations").evaluations
+
+    def read(self, evaluation_id: str) -> EvaluationAnswer:
+        return self._exchange.get(EvaluationAnswer, f"/v1/evaluations/{id_part(evaluation_id)}")
+
+    def compare(self, first: str, second: str, *, anyway: bool = False) -> ComparisonAnswer:
+        """Compare two evaluations. ``anyway``: also if their harnesses differ."""
+        path = f"/v1/evaluations/{id_part(first)}/compare/{id_part(second)}"
+        return self._exchange.get(ComparisonAnswer, path, {"anyway": "true"} if anyway else None)
+
+    def delete(self, evaluation_id: str) -> None:
+        self._exchange.delete(DeletedEvaluationAnswer, f"/v1/evaluations/{id_part(evaluation_id)}")

@@ -1,0 +1,78 @@
+"""The comparison of two stored evaluations, from their documents alone."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from farm.evaluation.pairs import Measured, compare_policies
+from farm.evaluation.results import differing_rules, too_few
+from farm.schemas.evaluation.results import ComparisonAnswer, EvaluationAnswer
+
+
+class NotComparable(Exception):
+    """Two evaluations cannot be compared. The message says why, and what to do."""
+
+
+def compare(first: EvaluationAnswer, second: EvaluationAnswer, *, anyway: bool = False) -> ComparisonAnswer:
+    """Compare two evaluations over the tasks that both have in the same version.
+
+    ``anyway``: also if their harnesses differ. Policies with the same label are paired; if there are none, each policy
+    of the first with each of the second. Raises NotComparable.
+    """
+    ours, theirs = first.document, second.document
+    same_harness = ours.harness_digest == theirs.harness_digest
+    if not same_harness and not anyway:
+        raise NotComparable(
+            f"{first.evaluation_id} and {second.evaluation_id} have different harnesses, so a difference may come from "
+            "these; evaluate again with the same harness, or compare with --anyway"
+        )
+    digests = {task.id: task.digest for task in theirs.tasks}
+    own = {task.id for task in ours.tasks}
+    common = [task.id for task in ours.tasks if digests.get(task.id) == task.digest]
+    changed = tuple(task.id for task in ours.tasks if task.id in digests and digests[task.id] != task.digest)
+    if not common:
+        why = "all their common tasks have changed" if changed else "they have no task in common"
+        raise NotComparable(
+            f"{first.evaluation_id} and {second.evaluation_id} cannot be compared, because {why}; evaluate both "
+            "policies again on one task set"
+        )
+    pairs = _pairs(
+        [Measured.of(ours, place) for place in range(len(ours.policies))],
+        [Measured.of(theirs, place) for place in range(len(theirs.policies))],
+    )
+    named = [
+        (
+            replace(one, label=f"{one.label} ({first.evaluation_id})"),
+            replace(other, label=f"{other.label} ({second.evaluation_id})"),
+        )
+        for one, other in pairs
+    ]
+    return ComparisonAnswer(
+        first=first.evaluation_id,
+        second=second.evaluation_id,
+        same_harness=same_harness,
+        tasks=len(common),
+        changed=changed,
+        only_first=tuple(task.id for task in ours.tasks if task.id not in digests),
+        only_second=tuple(task.id for task in theirs.tasks if task.id not in own),
+        pairs=compare_policies(named, ours.seed, common),
+        notes=tuple(_notes(first, second, same_harness, len(common), changed)),
+    )
+
+
+def _pairs(ours: Sequence[Measured], theirs: Sequence[Measured]) -> list[tuple[Measured, Measured]]:
+    same = [(one, other) for one in ours for other in theirs if one.label == other.label]
+    return same or [(one, other) for one in ours for other in theirs]
+
+
+def _notes(
+    first: EvaluationAnswer, second: EvaluationAnswer, same_harness: bool, common: int, changed: Sequence[str]
+) -> Iterable[str]:
+    if not same_harness:
+        yield "the harnesses differ, so a difference may come from these and not from the policies"
+    if changed:
+        yield f"{len(changed)} tasks have changed between the evaluations and are left out: {', '.join(changed[:10])}"
+    if first.document.passes != second.document.passes:
+        passes = f"{first.document.passes} and {second.document.passes}"
+        yield f"the evaluations have {passes} passes, so their solve rates are not equally exact"
+    yield from differing_rules([first.document, second.document])
+    yield from too_few(common)

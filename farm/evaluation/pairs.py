@@ -1,0 +1,110 @@
+"""Paired differences between policies, over tasks on which both were judged."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from farm.evaluation.resampling import FEWEST_TASKS, LEVEL, bootstrap_interval, holm, permutation_test
+from farm.schemas.evaluation.document import EpisodeRow, EvaluationDocument
+from farm.schemas.evaluation.results import PairedDifference, PairResult, Verdict
+
+MeasureName = Literal["solve_rate", "reward", "turns", "tokens", "seconds"]
+
+MEASURES: Mapping[MeasureName, Callable[[EpisodeRow], float | None]] = {
+    "solve_rate": lambda row: None if row.solved is None else float(row.solved),
+    "reward": lambda row: row.reward,
+    "turns": lambda row: row.turns,
+    "tokens": lambda row: row.prompt_tokens + row.completion_tokens,
+    "seconds": lambda row: row.seconds,
+}
+"""The measures that are compared, and their values of one episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The episodes of one policy by the id of their task; ``judged`` has only those with a reward."""
+
+    label: str
+    rows: Mapping[str, Sequence[EpisodeRow]]
+    judged: Mapping[str, Sequence[EpisodeRow]]
+
+    @classmethod
+    def of(cls, document: EvaluationDocument, policy: int) -> Self:
+        rows: dict[str, list[EpisodeRow]] = {task.id: [] for task in document.tasks}
+        for row in document.episodes:
+            if row.policy == policy:
+                rows[document.tasks[row.task].id].append(row)
+        judged = {task: [row for row in found if row.reward is not None] for task, found in rows.items()}
+        return cls(document.policies[policy].label, rows, judged)
+
+    def means(self, measure: Callable[[EpisodeRow], float | None]) -> dict[str, float | None]:
+        """Return the mean of a measure over the judged episodes of each task; None if none has it."""
+        values = {
+            task: [value for row in rows if (value := measure(row)) is not None] for task, rows in self.judged.items()
+        }
+        return {task: statistics.fmean(found) if found else None for task, found in values.items()}
+
+
+def compare_policies(
+    pairs: Sequence[tuple[Measured, Measured]], seed: int, tasks: Sequence[str] | None = None
+) -> tuple[PairResult, ...]:
+    """Return the differences of each pair. ``tasks`` None: all tasks of the first policy.
+
+    The p-values of one measure are adjusted for the number of pairs.
+    """
+    table = {
+        name: adjusted([_difference(name, first, second, seed, tasks) for first, second in pairs]) for name in MEASURES
+    }
+    return tuple(
+        PairResult(
+            first=first.label,
+            second=second.label,
+            differences=tuple(table[name][at] for name in MEASURES),
+        )
+        for at, (first, second) in enumerate(pairs)
+    )
+
+
+def _difference(
+    name: MeasureName, first: Measured, second: Measured, seed: int, tasks: Sequence[str] | None
+) -> PairedDifference:
+    ours, theirs = first.means(MEASURES[name]), second.means(MEASURES[name])
+    values = [
+        one - other
+        for task in (tasks if tasks is not None else ours)
+        if (one := ours.get(task)) is not None and (other := theirs.get(task)) is not None
+    ]
+    interval, test = bootstrap_interval(values, seed), permutation_test(values, seed)
+    return PairedDifference(
+        measure=name,
+        tasks=len(values),
+        difference=statistics.fmean(values) if values else None,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        p=test.p if test else None,
+        p_adjusted=test.p if test else None,
+        method=test.method if test else "",
+        verdict="too few tasks",
+    )
+
+
+def adjusted(found: Sequence[PairedDifference]) -> list[PairedDifference]:
+    """Return the differences of one measure with p-values adjusted for their number, and with their verdicts."""
+    tested = [one for one in found if one.p is not None]
+    p_values = iter(holm([one.p for one in tested if one.p is not None]))
+    return [
+        one
+        if one.p is None
+        else one.model_copy(update={"p_adjusted": (p := next(p_values)), "verdict": verdict(one, p)})
+        for one in found
+    ]
+
+
+def verdict(found: PairedDifference, p: float) -> Verdict:
+    """Return what a difference with the adjusted p-value ``p`` shows."""
+    if found.tasks < FEWEST_TASKS or found.difference is None:
+        return "too few tasks"
+    if p >= LEVEL:
+        return "no difference shown"
+    return "first is higher" if found.difference > 0 else "second is higher"

@@ -1,0 +1,201 @@
+"""Run an evaluation through the client: a run for each policy, at the same time, then the rows and the document."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from farm import __version__
+from farm.client import FarmClient, FarmError, GatewayUnavailable, Unreadable
+from farm.evaluation.measures import episode_row
+from farm.schemas.evaluation.document import (
+    MOST_EPISODES,
+    EpisodeRow,
+    EvaluatedPolicy,
+    EvaluatedTask,
+    EvaluationDocument,
+    Prices,
+)
+from farm.schemas.responses import RunAnswer
+from farm.schemas.rollout import RolloutHead, Sidecar
+
+REFERENCE = "reference"
+"""The label of the run of the known solutions in the progress."""
+
+OnProgress = Callable[[Mapping[str, RunAnswer]], None]
+OnWarning = Callable[[str], None]
+
+
+class EvaluationError(Exception):
+    """An evaluation cannot be completed. The message says what to do next."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledPolicy:
+    """A policy as a request names it, and its name in the tables."""
+
+    label: str
+    policy: str | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPlan:
+    """The request for an evaluation.
+
+    ``settings`` are further arguments of ``FarmClient.create_run``, the same for all policies. ``difficulties``: by
+    task id. ``reference``: play the known solutions once, to measure the size of their changes, if no policy is
+    ``oracle``.
+    """
+
+    taskset: str
+    policies: Sequence[LabelledPolicy]
+    passes: int
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    prices: Prices | None = None
+    difficulties: Mapping[str, str] = field(default_factory=dict)
+    reference: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StartedEvaluation:
+    """``runs`` by label, with that of the known solutions. ``versions``: of the weights of each policy with a name."""
+
+    runs: Mapping[str, RunAnswer]
+    versions: Mapping[str, int]
+
+
+def begin(client: FarmClient, plan: EvaluationPlan, on_warning: OnWarning) -> StartedEvaluation:
+    """Start a run for each policy, and that of the known solutions.
+
+    If one cannot start, the others are cancelled. Raises FarmError, EvaluationError.
+    """
+    versions = {document.name: document.version for document in client.policies()}
+    settings = dict(plan.settings)
+    settings["rewards"] = settings.get("rewards") or next(one.version for one in client.rewards() if one.current)
+    runs: dict[str, RunAnswer] = {}
+    with cancelled_on_error(client, runs):
+        for one in plan.policies:
+            runs[one.label] = client.create_run(
+                plan.taskset, one.policy, plan.passes, seed=plan.seed, split="eval", **settings
+            )
+        first = runs[plan.policies[0].label]
+        if plan.reference and all(one.policy != "oracle" for one in plan.policies):
+            of_policies = {**settings, "agent": None, "limits": None}
+            runs[REFERENCE] = client.create_run(plan.taskset, "oracle", 1, seed=plan.seed, split="eval", **of_policies)
+        _check_alike(plan, runs)
+        for text in dict.fromkeys(warning for run in runs.values() for warning in run.warnings):
+            on_warning(text)
+        for left_out in first.left_out:
+            on_warning(f"{left_out.task}: left out; {left_out.why}")
+    return StartedEvaluation(runs, versions)
+
+
+def _check_alike(plan: EvaluationPlan, runs: Mapping[str, RunAnswer]) -> None:
+    """Raise EvaluationError unless all runs have the same tasks, all policies the same harness, and there is room."""
+    policies = [runs[one.label] for one in plan.policies]
+    if any(run.tasks != policies[0].tasks for run in runs.values()):
+        raise EvaluationError("the task set has changed while the runs began, so the policies would get other tasks")
+    if any(run.harness_digest != policies[0].harness_digest for run in policies):
+        raise EvaluationError("the policies would work with different harnesses; name a harness document for all")
+    episodes = len(policies) * plan.passes * len(policies[0].tasks)
+    if episodes > MOST_EPISODES:
+        remedy = "evaluate fewer policies, passes or tasks at a time"
+        raise EvaluationError(f"the evaluation has {episodes} episodes, and one may have {MOST_EPISODES}; {remedy}")
+
+
+@contextmanager
+def cancelled_on_error(client: FarmClient, runs: Mapping[str, RunAnswer]) -> Iterator[None]:
+    """Cancel the runs if an error or an interrupt ends the block."""
+    try:
+        yield
+    except GatewayUnavailable:
+        raise
+    except BaseException:
+        for run in runs.values():
+            with contextlib.suppress(FarmError):  # it has ended, or nothing answers any more
+                client.cancel(run.run_id)
+        raise
+
+
+def follow(client: FarmClient, runs: Mapping[str, RunAnswer], on_progress: OnProgress, *, poll_s: float = 0.5) -> None:
+    """Wait until all runs have ended. Raises FarmError, and EvaluationError if a run failed."""
+    while True:
+        seen = {label: client.run(run.run_id) for label, run in runs.items()}
+        on_progress(seen)
+        failed = next((run for run in seen.values() if run.state == "failed"), None)
+        if failed is not None:
+            raise EvaluationError(f"the run {failed.run_id} failed: {failed.reason}; `farm doctor` looks for the cause")
+        if all(run.ended_at is not None for run in seen.values()):
+            return
+        time.sleep(poll_s)
+
+
+def collect(client: FarmClient, plan: EvaluationPlan, started: StartedEvaluation) -> EvaluationDocument:
+    """Return the document of the ended runs. Raises FarmError."""
+    runs = started.runs
+    first = runs[plan.policies[0].label]
+    places = {task.id: place for place, task in enumerate(first.tasks)}
+    rows: list[EpisodeRow] = []
+    for policy, one in enumerate(plan.policies):
+        heads = sorted(client.rollouts(runs[one.label].run_id), key=lambda head: head.rollout_id)
+        rows += [
+            episode_row(head, _turns(client, head), policy=policy, task=places[head.task_id])
+            for head in heads
+            if head.group_index < head.group_size
+        ]
+    references = _reference_lines(client, plan, runs)
+    return EvaluationDocument(
+        taskset=plan.taskset,
+        passes=plan.passes,
+        seed=plan.seed,
+        harness_digest=first.harness_digest,
+        harness=first.harness,
+        farm_version=__version__,
+        prices=plan.prices,
+        policies=tuple(_policy(one, runs[one.label], started.versions) for one in plan.policies),
+        tasks=tuple(
+            EvaluatedTask(
+                id=task.id,
+                digest=task.digest,
+                difficulty=plan.difficulties.get(task.id, ""),
+                reference_lines=references.get(task.id),
+            )
+            for task in first.tasks
+        ),
+        episodes=tuple(rows),
+    )
+
+
+def _turns(client: FarmClient, head: RolloutHead) -> Sidecar | None:
+    try:
+        return client.turns(head.rollout_id)
+    except Unreadable:
+        return None
+
+
+def _policy(one: LabelledPolicy, run: RunAnswer, versions: Mapping[str, int]) -> EvaluatedPolicy:
+    spec = run.policy
+    return EvaluatedPolicy(
+        label=one.label,
+        policy=spec.policy or spec.endpoint or spec.kind,
+        run_id=run.run_id,
+        kind=spec.kind,
+        model=spec.model,
+        sampling_params=spec.sampling_params,
+        version=versions.get(spec.policy),
+    )
+
+
+def _reference_lines(client: FarmClient, plan: EvaluationPlan, runs: Mapping[str, RunAnswer]) -> dict[str, int]:
+    """Return the lines that the known solution of each task adds and removes, if it solved the task."""
+    labels = [one.label for one in plan.policies if one.policy == "oracle"] or [REFERENCE]
+    found: dict[str, int] = {}
+    for label in labels:
+        for head in client.rollouts(runs[label].run_id) if label in runs else ():
+            parts = head.reward_components
+            if parts.get("resolved") == 1.0 and "diff_added" in parts:
+                found[head.task_id] = int(parts["diff_added"] + parts.get("diff_removed", 0.0))
+    return found

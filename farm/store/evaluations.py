@@ -1,0 +1,67 @@
+"""The stored evaluations. Each is kept until it is deleted, also after its runs are deleted."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from farm.schemas.zstd_frames import pack_frame, unpack_frame
+from farm.store.errors import EvaluationExists, TooManyEvaluations, UnknownEvaluation
+from farm.store.redis_client import RedisConnection
+
+MOST_EVALUATIONS = 1000
+
+
+class EvaluationStore:
+    """The evaluations by their ids. Methods may raise StoreUnavailable."""
+
+    def __init__(self, connection: RedisConnection, prefix: str) -> None:
+        self._connection = connection
+        self._heads = f"{prefix}:{{*}}:evaluations"
+        self._documents = f"{prefix}:{{*}}:evaluation"
+
+    async def put(self, evaluation_id: str, head: Mapping[str, Any], document: bytes) -> None:
+        """Store the JSON of an evaluation, and its ``head`` for lists. The same evaluation again has no effect.
+
+        Raises EvaluationExists, TooManyEvaluations.
+        """
+        frame = await asyncio.to_thread(pack_frame, document)
+        async with self._connection.client() as redis:
+            known: bytes | None = await redis.get(f"{self._documents}:{evaluation_id}")
+            if known is not None and known != frame:
+                raise EvaluationExists(f"another evaluation has the id {evaluation_id}; store it under a new one")
+            if known is None and await redis.hlen(self._heads) >= MOST_EVALUATIONS:
+                remedy = "delete some with `farm eval delete`"
+                raise TooManyEvaluations(f"the farm keeps {MOST_EVALUATIONS} evaluations; {remedy}")
+        async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
+            together.set(f"{self._documents}:{evaluation_id}", frame)
+            together.hset(self._heads, evaluation_id, json.dumps(head))
+            await together.execute()
+
+    async def get(self, evaluation_id: str) -> bytes:
+        """Return the JSON of an evaluation. Raises UnknownEvaluation."""
+        async with self._connection.client() as redis:
+            frame: bytes | None = await redis.get(f"{self._documents}:{evaluation_id}")
+        if frame is None:
+            raise _unknown(evaluation_id)
+        return await asyncio.to_thread(unpack_frame, frame)
+
+    async def list(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the heads of all evaluations, newest first."""
+        async with self._connection.client() as redis:
+            found: dict[bytes, bytes] = await redis.hgetall(self._heads)
+        heads = [json.loads(head) for head in found.values()]
+        return tuple(sorted(heads, key=lambda head: head["created_at"], reverse=True))
+
+    async def delete(self, evaluation_id: str) -> None:
+        """Delete an evaluation. Raises UnknownEvaluation."""
+        async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
+            together.delete(f"{self._documents}:{evaluation_id}")
+            together.hdel(self._heads, evaluation_id)
+            deleted, _ = await together.execute()
+        if not deleted:
+            raise _unknown(evaluation_id)
+
+
+def _unknown(evaluation_id: str) -> UnknownEvaluation:
+    return UnknownEvaluation(f"there is no evaluation {evaluation_id}; `farm eval list` lists all")

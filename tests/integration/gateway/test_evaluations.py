@@ -1,0 +1,122 @@
+"""Evaluations over real HTTP: store, list, read, compare, delete."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from farm.core.rollout import Split
+from farm.schemas.evaluation.document import EvaluationDocument
+from farm.schemas.evaluation.results import EvaluationAnswer
+from farm.schemas.problems import PREFIX
+from farm.store import Store
+from tests.support.evaluation import evaluation
+from tests.support.gateway_server import AS_OPERATOR, RecordingScheduler, running_gateway
+from tests.support.redis_server import running_store
+from tests.support.rollouts import make_rollout, run_spec
+
+pytestmark = pytest.mark.redis
+
+
+@dataclass
+class Place:
+    http: httpx.AsyncClient
+    store: Store
+
+    async def put(self, document: EvaluationDocument, key: str = "") -> httpx.Response:
+        body = document.model_dump_json()
+        headers = {"Content-Type": "application/json", **({"Idempotency-Key": key} if key else {})}
+        return await self.http.post("/v1/evaluations", content=body, headers=headers)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    (tmp_path / "tasksets" / "demo").mkdir(parents=True)
+    async with (
+        running_store(tmp_path) as store,
+        running_gateway(store, tmp_path, scheduler=RecordingScheduler()) as url,
+        httpx.AsyncClient(base_url=url, timeout=30.0, headers=AS_OPERATOR) as http,
+    ):
+        yield Place(http, store)
+
+
+def problem(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["type"].removeprefix(PREFIX)
+
+
+async def test_evaluation_is_stored_with_its_results(place: Place) -> None:
+    stored = await place.put(evaluation({"a": [[1.0, 0.0]], "b": [[0.0, None]]}))
+    assert stored.status_code == 201
+    made = EvaluationAnswer.model_validate_json(stored.content)
+    read = await place.http.get(f"/v1/evaluations/{made.evaluation_id}")
+    assert EvaluationAnswer.model_validate_json(read.content) == made
+    assert [one.solve_rate.value for one in made.results.policies] == [0.5, 0.0]
+    [line] = (await place.http.get("/v1/evaluations")).json()["evaluations"]
+    assert (line["evaluation_id"], line["tasks"], line["passes"]) == (made.evaluation_id, 1, 2)
+    assert [(one["label"], one["judged"], one["episodes"]) for one in line["policies"]] == [("a", 2, 2), ("b", 1, 2)]
+
+
+async def test_repeated_call_makes_no_second_evaluation(place: Place) -> None:
+    document = evaluation({"a": [[1.0] * 20] * 5})
+    first, second = await place.put(document, "once"), await place.put(document, "once")
+    assert (first.status_code, first.content) == (second.status_code, second.content)
+    assert len((await place.http.get("/v1/evaluations")).json()["evaluations"]) == 1
+
+
+async def test_stored_evaluations_are_compared(place: Place) -> None:
+    ids = [
+        (await place.put(evaluation({"a": [[rate]] * 10}, harness_digest=digest))).json()["evaluation_id"]
+        for rate, digest in ((0.0, "x"), (1.0, "x"), (1.0, "y"))
+    ]
+    found = (await place.http.get(f"/v1/evaluations/{ids[0]}/compare/{ids[1]}")).json()
+    assert found["pairs"][0]["differences"][0]["verdict"] == "second is higher"
+    other = f"/v1/evaluations/{ids[0]}/compare/{ids[2]}"
+    refused = await place.http.get(other)
+    assert problem(refused) == (409, "conflict")
+    assert "evaluate again with the same harness" in refused.json()["detail"]
+    assert (await place.http.get(other, params={"anyway": "true"})).json()["same_harness"] is False
+
+
+async def test_deleted_evaluation_is_unknown(place: Place) -> None:
+    made = (await place.put(evaluation({"a": [[1.0]]}))).json()["evaluation_id"]
+    assert (await place.http.delete(f"/v1/evaluations/{made}")).status_code == 200
+    for call in (place.http.get, place.http.delete):
+        assert problem(await call(f"/v1/evaluations/{made}")) == (404, "not-found")
+    assert problem(await place.http.get("/v1/evaluations/run-1")) == (422, "invalid-request")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"passes": 0}, "passes: should be greater than or equal to 1"), ({"passses": 1}, "no such field; leave it out")],
+)
+async def test_wrong_document_is_refused(place: Place, change: dict[str, int], said: str) -> None:
+    body = evaluation({"a": [[1.0]]}).model_dump(mode="json") | change
+    refused = await place.http.post("/v1/evaluations", json=body)
+    assert problem(refused) == (422, "invalid-request")
+    assert said in refused.json()["detail"]
+    assert (await place.http.get("/v1/evaluations")).json()["evaluations"] == []
+
+
+async def test_evaluation_of_many_episodes_is_stored(place: Place) -> None:
+    made = await place.put(evaluation({"a": [[1.0, 0.0] * 2] * 500, "b": [[1.0, 0.0] * 2] * 500}))
+    assert made.status_code == 201
+    assert len(made.json()["results"]["tasks"]) == 500
+
+
+async def test_lease_of_evaluation_run_is_refused(place: Place) -> None:
+    await place.store.put_run(run_spec("run-e", groups=1, split=Split.EVAL))
+    for index in range(2):
+        await place.store.publish(make_rollout("run-e", 0, index))
+    refused = await place.http.post("/v1/lease", json={"consumer": "one", "run_id": "run-e"})
+    assert problem(refused) == (409, "conflict")
+    assert "GET /v1/rollouts?run_id=run-e" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("pace", [{"queue_groups": 1}, {"queue_bytes": 1}, {"max_staleness": 1, "batch_groups": 1}])
+async def test_evaluation_run_that_waits_for_learner_is_refused(place: Place, pace: dict[str, int]) -> None:
+    body = {"taskset": "demo", "policy": {"name": "p"}, "group_size": 1, "split": "eval", **pace}
+    refused = await place.http.post("/v1/runs", json=body)
+    assert problem(refused) == (422, "invalid-request")
+    assert "never gets groups of split eval; leave it out" in refused.json()["detail"]

@@ -1,0 +1,61 @@
+"""``farm eval``: its default command, and its tables."""
+
+import pytest
+from typer.testing import CliRunner
+
+from farm.cli.evaluation.tables import interval_text, print_comparison, print_evaluation
+from farm.cli.main import command_line
+from farm.evaluation import compare
+from farm.schemas.evaluation.results import Estimate
+from tests.support.evaluation import answer_of, evaluation
+
+
+@pytest.mark.parametrize(
+    "arguments", [["images/tasks"], ["run", "images/tasks"], ["--passes", "2", "images/tasks"], ["./list"]]
+)
+def test_first_word_that_is_no_command_is_a_task_set(arguments: list[str]) -> None:
+    done = CliRunner().invoke(command_line(["eval"]), ["eval", *arguments])
+    assert done.exit_code == 2
+    assert "--policy" in done.output
+
+
+def test_help_lists_commands() -> None:
+    for word in ("--help", "-h"):
+        done = CliRunner().invoke(command_line(["eval"]), ["eval", word])
+        assert done.exit_code == 0
+        assert all(name in done.output for name in ("run", "list", "show", "compare", "export", "delete"))
+
+
+def test_table_shows_intervals_and_episodes_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    print_evaluation(answer_of(evaluation({"a": [[1.0, 0.0], [1.0, 1.0], [None, None]], "b": [[0.0, 0.0]] * 3})))
+    lines = capsys.readouterr().out.splitlines()
+    [head] = [line for line in lines if line.startswith("eval-000000000001")]
+    assert "3 tasks of /tasks, 2 passes, seed 3" in head
+    solved = next(line for line in lines if line.startswith("a  "))
+    assert solved.split()[2] == "4/6"
+    assert "0.75 [0.50, 1.00]" in solved
+    assert next(line for line in lines if line.startswith("task-2")).split() == ["task-2", "easy", "0/0", "0/2"]
+    assert next(line for line in lines if line.startswith("hard")).split() == ["hard", "1", "1.00", "0.00"]
+    assert "note: a: 2 of 6 episodes were not judged (2 infra: SandboxGone); no mean counts them" in lines
+
+
+def test_table_hides_cost_without_prices(capsys: pytest.CaptureFixture[str]) -> None:
+    print_evaluation(answer_of(evaluation({"a": [[1.0]]})))
+    assert "cost" not in capsys.readouterr().out
+    print_evaluation(answer_of(evaluation({"a": [[1.0]]}, prices={"input": 2.0, "output": 10.0})))
+    assert "0.0030" in capsys.readouterr().out
+
+
+def test_comparison_names_both_evaluations(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = answer_of(evaluation({"a": [[0.0]] * 10}), 1), answer_of(evaluation({"a": [[1.0]] * 10}), 2)
+    print_comparison(compare(first, second))
+    printed = capsys.readouterr().out
+    assert "a (eval-000000000001)" in printed
+    assert "10 common tasks" in printed
+    assert "second is higher" in printed
+
+
+def test_interval_is_left_out_if_there_is_none() -> None:
+    assert interval_text(Estimate(value=None)) == "-"
+    assert interval_text(Estimate(value=0.5)) == "0.50"
+    assert interval_text(Estimate(value=0.5, low=0.25, high=0.75)) == "0.50 [0.25, 0.75]"
