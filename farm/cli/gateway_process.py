@@ -65,6 +65,7 @@ async def _serve(given: _Given) -> None:
     """Serve until SIGTERM. Raises ClusterError."""
     from farm.cluster.ray_agents import RayAgents
     from farm.cluster.ray_driver import connected
+    from farm.cluster.ray_node_episodes import RayNodeEpisodes
     from farm.cluster.ray_node_logs import RayNodeLogs
     from farm.cluster.ray_sandbox_nodes import RaySandboxNodes
 
@@ -83,6 +84,7 @@ async def _serve(given: _Given) -> None:
                 prepare=prepare,
                 sandbox_nodes=RaySandboxNodes(agents),
                 node_logs=RayNodeLogs(agents),
+                node_episodes=RayNodeEpisodes(agents),
             )
             async with serving(app, socket.socket(fileno=given.listener)):
                 _log.info("the gateway serves, as process %d", os.getpid())

@@ -8,12 +8,14 @@ from fastapi.routing import APIRoute
 
 import farm
 from farm.config import Config
+from farm.episode.story import NodeEpisodes
 from farm.gateway import errors
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.errors import ApiError
 from farm.gateway.request_guard import RequestGuard
 from farm.gateway.routes import (
     checkpoints,
+    figures,
     groups,
     health,
     leases,
@@ -24,7 +26,9 @@ from farm.gateway.routes import (
     rollouts,
     runs,
     sandboxes,
+    stories,
 )
+from farm.gateway.stored_stories import StoryCache
 from farm.gateway.tasksets import Prepare, PreparedTasksets
 from farm.learner_sandboxes import SandboxNodes
 from farm.logs import NodeLogs
@@ -45,6 +49,7 @@ def make_app(
     prepare: Prepare,
     sandbox_nodes: SandboxNodes,
     node_logs: NodeLogs,
+    node_episodes: NodeEpisodes,
 ) -> FastAPI:
     """Return the ASGI application. It opens and closes nothing: store, scheduler and nodes belong to the caller."""
     app = FastAPI(
@@ -61,6 +66,8 @@ def make_app(
     app.state.prepare = prepare
     app.state.sandbox_nodes = sandbox_nodes
     app.state.node_logs = node_logs
+    app.state.node_episodes = node_episodes
+    app.state.stories = StoryCache()
     app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
     app.state.prepared = PreparedTasksets(store, prepare, app.state.preparing)
     app.state.series = health.GatewayMetrics()
@@ -78,6 +85,8 @@ def make_app(
         groups.router,
         rewards.router,
         rollouts.router,
+        stories.router,
+        figures.router,
         sandboxes.router,
     ):
         app.include_router(router, dependencies=[Depends(_check_query)])

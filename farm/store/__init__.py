@@ -38,6 +38,8 @@ from farm.store.errors import (
 from farm.store.node_list import NodeListStore
 from farm.store.outside_redis import examine_redis
 from farm.store.policies import PolicyStore
+from farm.store.reading.figures import By, Figures, KeyedTally, Tally, curve, tallies, tally
+from farm.store.reading.heads import RolloutFilter, run_of_group
 from farm.store.rescoring import RescoreResult
 from farm.store.retention import DueGroup, DueRest, RetentionStore, StoredFrames
 from farm.store.reward_rules import StoredRules
@@ -47,15 +49,18 @@ from farm.store.types import FinishedLease, LeasedGroup, RolloutPage, RunRecord,
 
 __all__ = [
     "BadCursor",
+    "By",
     "CheckpointNeeded",
     "CheckpointRefused",
     "CheckpointResult",
     "DueGroup",
     "DueRest",
     "EmbeddedRedis",
+    "Figures",
     "FinishedLease",
     "GroupMismatch",
     "GroupNews",
+    "KeyedTally",
     "LearnerLife",
     "LearnerRecord",
     "LeaseFilter",
@@ -68,6 +73,7 @@ __all__ = [
     "RescoreResult",
     "RestoreResult",
     "RetentionStore",
+    "RolloutFilter",
     "RolloutPage",
     "RolloutTooLarge",
     "RulesChanged",
@@ -86,6 +92,7 @@ __all__ = [
     "StoredLease",
     "StoredRules",
     "StreamState",
+    "Tally",
     "TooManyGroups",
     "TooManyLearners",
     "TooManyPolicies",
@@ -97,5 +104,9 @@ __all__ = [
     "UnknownRules",
     "UnknownRun",
     "WrongHistory",
+    "curve",
     "examine_redis",
+    "run_of_group",
+    "tallies",
+    "tally",
 ]
