@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 import farm
 from farm.config import Config
 from farm.episode.story import NodeEpisodes
-from farm.gateway import errors
+from farm.gateway import errors, page
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.errors import ApiError
 from farm.gateway.request_guard import RequestGuard
@@ -75,6 +75,7 @@ def make_app(
     app.state.answering = {}
     errors.install(app)
     app.include_router(health.router)
+    app.include_router(page.router)
     for router in (
         runs.router,
         policies.router,

@@ -52,17 +52,17 @@ class LiveEpisodes:
             task_digest=order.task.digest,
             policy=order.policy.name,
             node=self._node_id,
-            phase=_phase(episode, live),
+            phase=_phase(episode, live, has_begun=live is not None or self._journals.has(order)),
             began_at=live.began_at if live else None,
             outage=episode.outage or "",
         )
 
 
-def _phase(episode: AssignedEpisode, live: LiveTurns | None) -> Phase:
+def _phase(episode: AssignedEpisode, live: LiveTurns | None, *, has_begun: bool) -> Phase:
     if episode.is_finished:
         return "publishing"
-    if live is not None:
-        return "grading" if live.is_over else "working"
-    if not episode.has_begun:
-        return "waiting"
-    return "preparing" if episode.policy is None else "working"
+    if live is not None and live.is_over:
+        return "grading"
+    if has_begun:
+        return "working"
+    return "preparing" if episode.has_begun else "waiting"

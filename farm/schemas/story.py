@@ -84,8 +84,29 @@ class StoryMessage(AnswerBody):
     content_chars: int
 
 
+class StoryEdit(AnswerBody):
+    """A change of a file that a call of an editing tool asked for: ``old`` became ``new``; both may be cut.
+
+    ``old`` is empty if the call wrote a whole file or inserted lines. ``path`` is empty for a patch, which is in
+    ``new``. ``is_error``: the call failed, and changed nothing.
+    """
+
+    position: int
+    call: int
+    path: str
+    old: str
+    new: str
+    is_error: bool
+
+
 class StoryWindow(AnswerBody):
-    """Some turns of an episode. ``of`` counts all. ``outline`` begins at the position ``outline_from``."""
+    """Some turns of an episode. ``of`` counts all. ``outline`` begins at the position ``outline_from``.
+
+    ``edits``: the changes that calls of editing tools asked for, if they are wanted, the latest ones. What shell
+    commands changed is not among them.
+    """
+
+    edits: tuple[StoryEdit, ...] = ()
 
     of: int
     first: int

@@ -35,6 +35,10 @@ class JournalDirectory:
             return None
         return state
 
+    def has(self, assignment: EpisodeAssignment) -> bool:
+        """Return whether the conversation of a running attempt has begun, as far as its journal says."""
+        return self._path(assignment).exists()
+
     def _path(self, assignment: EpisodeAssignment) -> Path:
         return self._directory / f"{quote(assignment.rollout_id, safe='')}.{assignment.attempt}"
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.core.rollout import Segment, ToolUse, Turn
+from farm.episode.story.edits import edits_of
 from farm.schemas.story import OutlineTurn, StoryTurn, StoryUse, StoryWindow, VersionTokens
 
 TITLE_CHARS = 90
@@ -16,13 +17,15 @@ Versions = Mapping[int, Mapping[int, int]]
 class TellingOrder:
     """Which turns are wanted: ``count`` from ``first`` on, with at most ``most_chars`` of each text.
 
-    ``outline_from``: the position from which on the outline is wanted.
+    ``outline_from``: the position from which on the outline is wanted. ``edits_until``: the position before which edits
+    are wanted; None wants none.
     """
 
     first: int = 0
     count: int = 20
     most_chars: int = 4_000
     outline_from: int = 0
+    edits_until: int | None = None
 
 
 def tell(
@@ -33,6 +36,7 @@ def tell(
     wanted = turns[first : first + order.count]
     last = len(turns) - 1
     return StoryWindow(
+        edits=() if order.edits_until is None else edits_of(turns[: order.edits_until]),
         of=len(turns),
         first=first,
         turns=tuple(

@@ -70,14 +70,16 @@ async def get_story(
     count: Annotated[int, Query(ge=0, le=MOST_STORY_TURNS)] = 20,
     most_chars: Annotated[int, Query(ge=0, le=MOST_STORY_CHARS)] = 4_000,
     outline_from: Place = 0,
+    edits_until: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
 ) -> StoryAnswer:
     """Return an episode as a story, also while it runs: a window of turns, and an outline of all.
 
     ``count`` turns from the position ``first`` on, with at most ``most_chars`` of each text; the rest of a text comes
-    from ``/text``. The outline begins at ``outline_from``. With ``first`` of 0 the answer also holds the opening
+    from ``/text``. The outline begins at ``outline_from``. ``edits_until``: also return what calls of editing tools
+    asked for before that position. With ``first`` of 0 the answer also holds the opening
     messages, and of an ended episode the patch, the tests and the reason of its reward.
     """
-    order = TellingOrder(first, count, most_chars, outline_from)
+    order = TellingOrder(first, count, most_chars, outline_from, edits_until)
     stored = await _stored(request, rollout_id)
     if stored is not None:
         return await asyncio.to_thread(_told, stored, order)
