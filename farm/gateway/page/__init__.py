@@ -49,30 +49,40 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",
 }
+
+_START = "index.html"
 
 router = APIRouter(include_in_schema=False)
 
 
 class PageFile(NamedTuple):
-    """A file of the page. ``tag`` changes with its content."""
+    """A file of the page."""
 
     content: bytes
     media_type: str
-    tag: str
 
 
 @cache
 def page_files() -> Mapping[str, PageFile]:
-    """Return the files of the page by their paths under ``/ui/``."""
-    found = {}
+    """Return the files of the page by their paths. All style sheets are in one, ``style.css``."""
+    found, styles = {}, b""
     for path in sorted(ROOT.rglob("*")):
-        if path.suffix in _TYPES and path.is_file():
-            content = path.read_bytes()
-            tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            found[path.relative_to(ROOT).as_posix()] = PageFile(content, _TYPES[path.suffix], tag)
+        if path.suffix == ".css":
+            styles += path.read_bytes()
+        elif path.suffix in _TYPES:
+            found[path.relative_to(ROOT).as_posix()] = PageFile(path.read_bytes(), _TYPES[path.suffix])
+    found["style.css"] = PageFile(styles, _TYPES[".css"])
     return found
+
+
+@cache
+def release() -> str:
+    """Return the folder of the files, named after their content. A browser keeps a folder for good."""
+    digest = hashlib.sha256()
+    for path, file in page_files().items():
+        digest.update(f"{path} {len(file.content)} ".encode() + file.content)
+    return f"@{digest.hexdigest()[:16]}"
 
 
 @router.get("/")
@@ -90,12 +100,14 @@ async def open_page_with_slash() -> Response:
 
 
 @router.get(AT + "{path:path}")
-async def get_file(path: str, request: Request) -> Response:
+async def get_file(path: str) -> Response:
     """Return a file of the page. No token is needed: the files are the same for all, and hold nothing of the farm."""
-    file = page_files().get(path or "index.html")
+    folder, _, name = path.partition("/")
+    file = page_files().get(name if folder == release() else path or _START)
     if file is None:
         raise ApiError(ProblemType.NOT_FOUND, f"the page has no file {path[:100]}; open {AT}", headers=_HEADERS)
-    headers = {**_HEADERS, "ETag": file.tag}
-    if request.headers.get("if-none-match") == file.tag:
-        return Response(status_code=304, headers=headers)
-    return Response(file.content, headers=headers, media_type=file.media_type)
+    kept = "max-age=31536000, immutable" if folder == release() else "no-cache"
+    content = file.content if path else file.content.replace(b'href="', f'href="{release()}/'.encode())
+    if not path:
+        content = content.replace(b'src="', f'src="{release()}/'.encode())
+    return Response(content, headers={**_HEADERS, "Cache-Control": kept}, media_type=file.media_type)

@@ -1,35 +1,48 @@
 /** The page of the farm: which view an address shows. */
 
-import {html, render, useState} from "./lib/dom.js";
+import {html, render, useEffect, useState} from "./lib/dom.js";
 import {usePlace} from "./lib/router.js";
 import {restoreTheme} from "./lib/theme.js";
 import {Shell, TokenDialog} from "./parts/shell.js";
-import {EpisodeView} from "./views/episode.js";
-import {GroupView} from "./views/group.js";
-import {NodesView} from "./views/nodes.js";
-import {PoliciesView} from "./views/policies.js";
-import {RolloutsView} from "./views/rollouts.js";
-import {RunView} from "./views/run.js";
-import {RunningView} from "./views/running.js";
-import {RunsView} from "./views/runs.js";
-import {TasksView} from "./views/tasks.js";
+
+/** @typedef {() => Promise<any>} Load */
+/** The views by what an address names. A view is loaded when it is shown first. @type {Record<string, Load>} */
+const VIEWS = {
+  episode: () => import("./views/episode.js").then((view) => view.EpisodeView),
+  group: () => import("./views/group.js").then((view) => view.GroupView),
+  nodes: () => import("./views/nodes.js").then((view) => view.NodesView),
+  policies: () => import("./views/policies.js").then((view) => view.PoliciesView),
+  rollouts: () => import("./views/rollouts.js").then((view) => view.RolloutsView),
+  run: () => import("./views/run.js").then((view) => view.RunView),
+  episodes: () => import("./views/running.js").then((view) => view.RunningView),
+  runs: () => import("./views/runs.js").then((view) => view.RunsView),
+  tasks: () => import("./views/tasks.js").then((view) => view.TasksView),
+};
 
 restoreTheme();
 
+/** Return the name of the view of an address, and what the view is of. @param {string[]} parts */
+function viewOf([kind = "runs", id, inner, innerId]) {
+  if (kind === "runs" && inner === "groups" && innerId) return {name: "group", of: {run: id, id: innerId}};
+  if (kind === "runs" && id) return {name: "run", of: {id}};
+  if (kind === "rollouts" && id) return {name: "episode", of: {id}};
+  return {name: kind in VIEWS ? kind : "runs", of: {id: ""}};
+}
+
 function View() {
   const {parts} = usePlace();
-  const [kind, id, inner, innerId] = parts;
-  document.title = [innerId || id, kind || "runs", "farm"].filter(Boolean).join(" · ");
-  if (kind === "runs" && inner === "groups" && innerId)
-    return html`<${GroupView} key=${innerId} run=${id} id=${innerId} />`;
-  if (kind === "runs" && id) return html`<${RunView} key=${id} id=${id} />`;
-  if (kind === "rollouts" && id) return html`<${EpisodeView} key=${id} id=${id} />`;
-  if (kind === "rollouts") return html`<${RolloutsView} />`;
-  if (kind === "episodes") return html`<${RunningView} />`;
-  if (kind === "tasks") return html`<${TasksView} />`;
-  if (kind === "policies") return html`<${PoliciesView} />`;
-  if (kind === "nodes") return html`<${NodesView} />`;
-  return html`<${RunsView} />`;
+  const {name, of} = viewOf(parts);
+  const [loaded, setLoaded] = useState(/** @type {{name: string, view: any}} */ ({name: "", view: null}));
+  useEffect(() => {
+    let isWanted = true;
+    VIEWS[name]().then((view) => isWanted && setLoaded({name, view}));
+    return () => {
+      isWanted = false;
+    };
+  }, [name]);
+  document.title = [of.id, name, "farm"].filter(Boolean).join(" · ");
+  if (loaded.name !== name) return html`<p class="notice" role="status">reading …</p>`;
+  return html`<${loaded.view} key=${of.id} ...${of} />`;
 }
 
 function Page() {

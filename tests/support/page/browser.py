@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, ViewportSize, async_playwright
 
 from tests.support.page.place import VIEWER
 from tests.support.services import missing
 
-WIDE, NARROW = (1280, 800), (390, 844)
+WIDE, NARROW = ViewportSize(width=1280, height=800), ViewportSize(width=390, height=844)
 
 
 @asynccontextmanager
@@ -57,18 +57,15 @@ async def tab(
     url: str,
     *,
     token: str = VIEWER,
-    size: tuple[int, int] = WIDE,
+    size: ViewportSize = WIDE,
     scheme: Literal["light", "dark"] = "light",
 ) -> AsyncIterator[Tab]:
     """Yield a tab whose storage already has the token; "" leaves it out."""
-    context = await browser.new_context(
-        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, reduced_motion="reduce"
-    )
+    context = await browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
     try:
         if token:
-            await context.add_init_script(
-                f"sessionStorage.getItem('farm-token') || sessionStorage.setItem('farm-token', '{token}')"
-            )
+            keep = f"sessionStorage.getItem('farm-token') || sessionStorage.setItem('farm-token', '{token}')"
+            await context.add_init_script(f"try {{ {keep} }} catch {{ /* a page without storage */ }}")
         yield Tab(await context.new_page(), url)
     finally:
         await context.close()

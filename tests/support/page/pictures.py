@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from playwright.async_api import ViewportSize
+
 from tests.support.page.browser import NARROW, WIDE, chromium, tab
 from tests.support.page.place import LEARNS, LIVE, LIVE_RUN, PagePlace, page_place
 from tests.support.page.values import rollout
@@ -26,7 +28,7 @@ class Picture(NamedTuple):
     address: str
     shown: str
     scheme: Literal["light", "dark"] = "light"
-    size: tuple[int, int] = WIDE
+    size: ViewportSize = WIDE
 
 
 PICTURES = (

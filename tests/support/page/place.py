@@ -139,9 +139,11 @@ async def fill(store: Store, many: int, long: int) -> None:
     await store.publish(values.hostile(HOSTILE_RUN))
     if many:
         await store.put_run(values.spec(MANY, groups=many // 8, group_size=8, created_at=values.NOW - 900))
-        for group in range(many // 8):
-            at = values.NOW - 900 + 850 * group * 8 / many
-            await asyncio.gather(*(store.publish(values.small(MANY, group, index, 8, at)) for index in range(8)))
+        for first in range(0, many // 8, 8):
+            groups = range(first, min(first + 8, many // 8))
+            at = values.NOW - 900 + 850 * first * 8 / many
+            rollouts = (values.small(MANY, group, index, 8, at) for group in groups for index in range(8))
+            await asyncio.gather(*map(store.publish, rollouts))
     if long:
         await store.put_run(values.spec(LONG, groups=1, group_size=1, created_at=values.NOW - 600))
         await store.publish(values.rollout(LONG, 0, 0, size=1, length=long))

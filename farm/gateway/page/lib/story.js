@@ -29,9 +29,7 @@ export function useStory(id) {
       try {
         if (!document.hidden) {
           const from = Math.max(0, outline.length - 1);
-          const query = first
-            ? {first: Math.max(1, from), outline_from: from, count: WINDOW}
-            : {first: 0, count: WINDOW};
+          const query = first ? {first: from, outline_from: from, count: WINDOW} : {first: 0, count: WINDOW};
           let answer = await get(path, query, ending.current.signal);
           const ended = first?.running && answer.rollout;
           if (ended || (first && answer.running && answer.running.attempt !== first.running?.attempt)) {

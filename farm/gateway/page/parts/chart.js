@@ -36,6 +36,7 @@ export function Chart({title, now, x, y, range, format}) {
   const place = useRef(/** @type {any} */ (null));
   const made = useRef(/** @type {any} */ (null));
   useEffect(() => {
+    const node = place.current;
     const make = () => {
       made.current?.destroy();
       const ink = colour("--muted");
@@ -43,7 +44,7 @@ export function Chart({title, now, x, y, range, format}) {
       const axis = {stroke: ink, grid: line, ticks: {show: false}, font: "11px system-ui", gap: 4};
       made.current = new uPlot(
         {
-          width: place.current.clientWidth,
+          width: node.clientWidth,
           height: 132,
           legend: {show: false},
           cursor: {y: false, points: {size: 6}},
@@ -58,12 +59,12 @@ export function Chart({title, now, x, y, range, format}) {
           series: [{}, {stroke: colour("--accent"), width: 1.75, points: {show: y.length < 3}, spanGaps: true}],
         },
         [x, y],
-        place.current,
+        node,
       );
     };
     make();
-    const watch = new ResizeObserver(() => made.current?.setSize({width: place.current.clientWidth, height: 132}));
-    watch.observe(place.current);
+    const watch = new ResizeObserver(() => made.current?.setSize({width: node.clientWidth, height: 132}));
+    watch.observe(node);
     addEventListener("farm-theme", make);
     const system = matchMedia("(prefers-color-scheme: dark)");
     system.addEventListener("change", make);

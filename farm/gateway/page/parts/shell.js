@@ -6,6 +6,8 @@ import {KEYS, moveRow, useKeys} from "../lib/keys.js";
 import {found, go, usePlace} from "../lib/router.js";
 import {switchTheme} from "../lib/theme.js";
 
+const ICON = new URL("../icon.svg", import.meta.url).href;
+
 const TABS = [
   ["runs", "Runs"],
   ["episodes", "Running"],
@@ -53,7 +55,7 @@ export function Shell({children, onToken}) {
     >
     <header class="bar">
       <a class="brand" href="#/runs" aria-label="farm, runs"
-        ><img src="icon.svg" alt="" width="18" height="18" /><b>farm</b></a
+        ><img src=${ICON} alt="" width="18" height="18" /><b>farm</b></a
       >
       <nav aria-label="Views">
         ${TABS.map(

@@ -13,6 +13,7 @@ export function Windowed({count, estimate, row, scroller, label, onRange, handle
   const place = useRef(/** @type {any} */ (null));
   const heights = useRef(/** @type {Map<number, number>} */ (new Map()));
   const [range, setRange] = useState([0, Math.min(count, Math.ceil(1200 / estimate))]);
+  const [measured, setMeasured] = useState(0);
   const target = useRef(/** @type {number | null} */ (null));
   const heightOf = (/** @type {number} */ index) => heights.current.get(index) ?? estimate;
   const offsetOf = (/** @type {number} */ index) => {
@@ -61,20 +62,25 @@ export function Windowed({count, estimate, row, scroller, label, onRange, handle
           changed = true;
         }
       }
-      if (changed) {
-        if (target.current !== null) jump(target.current);
-        look();
-      }
+      if (changed) setMeasured((before) => before + 1);
     });
     for (const child of place.current.children) if (child.dataset.index !== undefined) watch.observe(child);
     return () => watch.disconnect();
   }, [range[0], range[1], count]);
-  const jump = (/** @type {number} */ index) => {
+  useLayoutEffect(() => {
+    if (target.current !== null) scrollTo(target.current);
+    look();
+  }, [measured, range[0], range[1]]);
+  const scrollTo = (/** @type {number} */ index) => {
     const pane = scroller.current;
     if (!pane || !place.current) return;
-    target.current = index;
     const base = place.current.getBoundingClientRect().top - pane.getBoundingClientRect().top + pane.scrollTop;
     pane.scrollTop = base + offsetOf(index) - 4;
+  };
+  const jump = (/** @type {number} */ index) => {
+    target.current = index;
+    scrollTo(index);
+    look();
   };
   if (handle) handle.current = {jump};
   const [first, last] = [Math.min(range[0], count), Math.min(Math.max(range[1], 1), count)];

@@ -71,12 +71,10 @@ function EditsSoFar({story, at, jump}) {
 
 /** @param {string} patch @returns {import("../lib/diff.js").Line[]} */
 const patchLines = (patch) =>
-  patch
-    .split("\n")
-    .map((text) => ({
-      kind: text.startsWith("+") ? "add" : text.startsWith("-") ? "del" : "same",
-      text: text.replace(/^[-+ ]/, ""),
-    }));
+  patch.split("\n").map((text) => ({
+    kind: text.startsWith("+") ? "add" : text.startsWith("-") ? "del" : "same",
+    text: text.replace(/^[-+ ]/, ""),
+  }));
 
 /** @param {{story: any}} props */
 export function VerdictPanel({story}) {

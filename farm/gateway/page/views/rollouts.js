@@ -1,6 +1,6 @@
 /** Rollouts: a windowed list that is read page by page, with its filters. */
 
-import {html, useRef} from "../lib/dom.js";
+import {html, useRef, useState} from "../lib/dom.js";
 import {get} from "../lib/api.js";
 import {count, seconds} from "../lib/format.js";
 import {usePages} from "../lib/poll.js";
@@ -64,8 +64,13 @@ export function RolloutFilters() {
   </div>`;
 }
 
-/** @param {{run?: string, scroller: any}} props */
-export function RolloutList({run, scroller}) {
+/** `accepted` counts the rollouts of a run now: those that came after the list was read are offered. */
+/** @param {{run?: string, scroller: any, accepted?: number}} props */
+export function RolloutList({run, scroller, accepted}) {
+  const [round, setRound] = useState(0);
+  const known = useRef({round: -1, accepted: 0});
+  if (accepted !== undefined && known.current.round !== round) known.current = {round, accepted};
+  const fresh = accepted === undefined ? 0 : accepted - known.current.accepted;
   const {query} = usePlace();
   const {solved, status, stop_reason, flagged, contains, task_id, policy, policy_version} = query;
   const wanted = {
@@ -78,18 +83,23 @@ export function RolloutList({run, scroller}) {
     task_id,
     policy,
     policy_version,
-    limit: 100,
+    limit: 60,
   };
   const pages = usePages(
     async (cursor, signal) => {
       const page = await get("/v1/rollouts", {...wanted, cursor}, signal);
       return {items: page.rollouts, cursor: page.cursor};
     },
-    [wanted],
+    [wanted, round],
   );
   const {items} = pages;
   const reading = {...pages, data: pages.begun || null, loading: !pages.begun};
-  return html`<${Notice} reading=${reading} empty=${pages.atEnd && !items.length ? "No rollout matches." : ""} /> ${
+  return html`${
+      fresh > 0 &&
+      html`<p class="notice" role="status">
+        <button class="quiet" onClick=${() => setRound(round + 1)}>show ${count(fresh)} new</button>
+      </p>`
+    } <${Notice} reading=${reading} empty=${pages.atEnd && !items.length ? "No rollout matches." : ""} /> ${
       !items.length &&
       pages.begun &&
       pages.cursor &&

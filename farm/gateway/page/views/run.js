@@ -21,15 +21,13 @@ export function RunView({id}) {
   const run = useReading((signal) => get(path, {}, signal), [id], live);
   const summary = run.data?.summary;
   const curve = useReading(
-    (signal) => get(`${path}/curve`, {points: smooth(summary?.accepted || 0)}, signal),
+    (signal) =>
+      summary
+        ? get(`${path}/curve`, {points: smooth(summary.accepted)}, signal)
+        : Promise.resolve(/** @type {any} */ (null)),
     [id, summary?.accepted],
   );
   const tab = query.tab || "rollouts";
-  if (!run.data)
-    return html`<section class="view">
-      <${Crumbs} steps=${[["Runs", "#/runs"]]} here=${id} /><${Notice} reading=${run} />
-    </section>`;
-  const judged = summary.accepted - summary.unjudged;
   const tabs = [
     ["rollouts", "Rollouts"],
     ["tasks", "Tasks"],
@@ -38,32 +36,11 @@ export function RunView({id}) {
   return html`<section class="view" ref=${pane}>
     <${Crumbs} steps=${[["Runs", "#/runs"]]} here=${id} />
     <header class="head">
-      <h1>${id} <${Badge} word=${run.data.state} /></h1>
+      <h1>${id} ${run.data && html`<${Badge} word=${run.data.state} />`}</h1>
     </header>
-    ${[
-      run.data.reason,
-      run.data.outage,
-      run.data.why_waiting && `waiting: ${run.data.why_waiting}`,
-      ...run.data.warnings,
-    ]
-      .filter(Boolean)
-      .map((text) => html`<p class="notice warn">${visible(text)}</p>`)}
-    <div class="tiles">
-      <div>
-        <b>${count(summary.accepted)}${summary.expected ? ` / ${count(summary.expected)}` : ""}</b><span>rollouts</span>
-        <${Progress} done=${summary.accepted} of=${summary.expected || summary.accepted} label="progress" />
-      </div>
-      <div><b>${judged ? share(summary.solved / judged) : "–"}</b><span>solved of ${count(judged)} judged</span></div>
-      <div><b>${reward(summary.reward_mean)}</b><span>mean reward</span></div>
-      <div><b>${count(summary.tokens)}</b><span>tokens</span></div>
-      <div><b>${run.data.running} · ${run.data.waiting}</b><span>running · waiting</span></div>
-      <div><b>${summary.groups_waiting} · ${summary.groups_acked}</b><span>groups waiting · acked</span></div>
-      <div>
-        <b>${summary.policy_lag_mean === null ? "–" : summary.policy_lag_mean.toFixed(1)}</b><span>policy lag</span>
-      </div>
-    </div>
+    ${run.data ? html`<${Summary} run=${run.data} />` : html`<${Notice} reading=${run} />`}
     <${Curves} curve=${curve} />
-    <${Running} run=${id} shown=${run.data.running > 0} />
+    <${Running} run=${id} shown=${run.data?.running > 0} />
     <nav class="tabs" aria-label="Parts of the run">
       ${tabs.map(
         ([name, word]) =>
@@ -74,10 +51,35 @@ export function RunView({id}) {
           >`,
       )}
     </nav>
-    ${tab === "rollouts" && html`<${RolloutFilters} /><${RolloutList} run=${id} scroller=${pane} fresh=${0} />`}
+    ${
+      tab === "rollouts" &&
+      html`<${RolloutFilters} /><${RolloutList} run=${id} scroller=${pane} accepted=${summary?.accepted} />`
+    }
     ${tab === "tasks" && html`<${RateTable} by="task" run=${id} scroller=${pane} />`}
-    ${tab === "settings" && html`<${Settings} run=${run.data} />`}
+    ${tab === "settings" && run.data && html`<${Settings} run=${run.data} />`}
   </section>`;
+}
+
+/** @param {{run: any}} props */
+function Summary({run}) {
+  const {summary} = run;
+  const judged = summary.accepted - summary.unjudged;
+  const notes = [run.reason, run.outage, run.why_waiting && `waiting: ${run.why_waiting}`, ...run.warnings];
+  return html`${notes.filter(Boolean).map((text) => html`<p class="notice warn">${visible(text)}</p>`)}
+    <div class="tiles">
+      <div>
+        <b>${count(summary.accepted)}${summary.expected ? ` / ${count(summary.expected)}` : ""}</b><span>rollouts</span>
+        <${Progress} done=${summary.accepted} of=${summary.expected || summary.accepted} label="progress" />
+      </div>
+      <div><b>${judged ? share(summary.solved / judged) : "–"}</b><span>solved of ${count(judged)} judged</span></div>
+      <div><b>${reward(summary.reward_mean)}</b><span>mean reward</span></div>
+      <div><b>${count(summary.tokens)}</b><span>tokens</span></div>
+      <div><b>${run.running} · ${run.waiting}</b><span>running · waiting</span></div>
+      <div><b>${summary.groups_waiting} · ${summary.groups_acked}</b><span>groups waiting · acked</span></div>
+      <div>
+        <b>${summary.policy_lag_mean === null ? "–" : summary.policy_lag_mean.toFixed(1)}</b><span>policy lag</span>
+      </div>
+    </div>`;
 }
 
 /** A point of a curve has at least eight rollouts, if the run has enough. @param {number} rollouts */
