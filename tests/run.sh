@@ -29,8 +29,8 @@ if [ "${1:-}" = fast ]; then
   exec "$bin/pytest" -n 2 -q --instafail -m "not docker and not ray and not slow" tests/unit tests/integration/store
 fi
 
-# gVisor's, one of the OCI runtimes that Docker may be told of; Go, for attacks on its test runner.
-PROGRAMS+=(runsc:runsc go:golang-go)
+# gVisor's, one of the OCI runtimes that Docker may be told of; Go, for attacks on its test runner; a browser for the page.
+PROGRAMS+=(runsc:runsc go:golang-go chromium:chromium)
 # pip needs no package of Debian's but the one with venv, so it works beside apt. If it fails, make_venv below reports it.
 making=""
 if "${PYTHON:-python3}" -c 'import ensurepip, venv' >/dev/null 2>&1; then

@@ -76,7 +76,10 @@ export function Rate({part, of}) {
   >`;
 }
 
-/** What a view shows while it reads, after a failure, or if there is nothing. @param {{reading: any, empty?: string}} props */
+/**
+ * What a view shows while it reads, after a failure, or if there is nothing.
+ * @param {{reading: any, empty?: string}} props
+ */
 export function Notice({reading, empty}) {
   if (reading.problem) {
     return html`<p class="notice bad" role="alert">

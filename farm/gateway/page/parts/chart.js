@@ -1,6 +1,5 @@
 /** Curves: a small one in a row, and a chart with axes. */
 
-import uPlot from "../vendor/uplot.js";
 import {html, useEffect, useRef} from "../lib/dom.js";
 import {colour} from "../lib/theme.js";
 
@@ -30,14 +29,21 @@ export function Spark({values, low = 0, high}) {
 
 /**
  * A chart of one curve over rollouts.
- * @param {{title: string, now: string, x: number[], y: (number | null)[], range?: [number, number], format: (value: number) => string}} props
+ * @param {{title: string, now: string, x: number[], y: (number | null)[], range?: [number, number],
+ *   format: (value: number) => string}} props
  */
 export function Chart({title, now, x, y, range, format}) {
   const place = useRef(/** @type {any} */ (null));
+  const latest = useRef(/** @type {any} */ (null));
+  latest.current = [x, y];
   const made = useRef(/** @type {any} */ (null));
   useEffect(() => {
     const node = place.current;
+    let isShown = true;
+    /** @type {any} */
+    let uPlot = null;
     const make = () => {
+      if (!uPlot) return;
       made.current?.destroy();
       const ink = colour("--muted");
       const line = {stroke: colour("--line"), width: 1};
@@ -58,17 +64,21 @@ export function Chart({title, now, x, y, range, format}) {
           ],
           series: [{}, {stroke: colour("--accent"), width: 1.75, points: {show: y.length < 3}, spanGaps: true}],
         },
-        [x, y],
+        latest.current,
         node,
       );
     };
-    make();
+    import("../vendor/uplot.js").then((library) => {
+      uPlot = library.default;
+      if (isShown) make();
+    });
     const watch = new ResizeObserver(() => made.current?.setSize({width: node.clientWidth, height: 132}));
     watch.observe(node);
     addEventListener("farm-theme", make);
     const system = matchMedia("(prefers-color-scheme: dark)");
     system.addEventListener("change", make);
     return () => {
+      isShown = false;
       watch.disconnect();
       removeEventListener("farm-theme", make);
       system.removeEventListener("change", make);

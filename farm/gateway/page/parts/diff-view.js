@@ -10,8 +10,12 @@ export function DiffLines({lines, most = 400, label}) {
   const [open, setOpen] = useState(false);
   const shown = open ? lines : lines.slice(0, most);
   return html`<div class="diff" tabindex="0" role="region" aria-label=${label}>
-    ${shown.map((line) => html`<div class=${line.kind}><span aria-hidden="true">${SIGNS[line.kind]}</span>${line.kind === "add" ? html`<span class="sr">added </span>` : line.kind === "del" ? html`<span class="sr">removed </span>` : ""}<code>${visible(line.text.slice(0, 2000))}${line.text.length > 2000 ? "…" : ""}</code></div>`)}
-    ${lines.length > most && html`<p class="more"><button class="quiet" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "show less" : `show all ${lines.length} lines`}</button></p>`}
+    ${shown.map((line) => html`<div class=${line.kind}><span
+      aria-hidden="true">${SIGNS[line.kind]}</span>${line.kind === "add" ? html`<span class="sr">added </span>`
+        : line.kind === "del" ? html`<span class="sr">removed </span>`
+          : ""}<code>${visible(line.text.slice(0, 2000))}${line.text.length > 2000 ? "…" : ""}</code></div>`)}
+    ${lines.length > most && html`<p class="more"><button class="quiet" aria-expanded=${open} onClick=${() =>
+      setOpen(!open)}>${open ? "show less" : `show all ${lines.length} lines`}</button></p>`}
   </div>`;
 }
 

@@ -54,7 +54,8 @@ export function Ribbon({outline, at, flags, jump}) {
       (bar, index) =>
         html`<i
           data-first=${bar.first}
-          class=${`${bar.errors ? "bad" : bar.summary ? "accent" : ""} ${marked.has(index) ? "flag" : ""} ${at >= bar.first && at < bar.first + width ? "at" : ""}`}
+          class=${`${bar.errors ? "bad" : bar.summary ? "accent" : ""} ${marked.has(index) ? "flag"
+            : ""} ${at >= bar.first && at < bar.first + width ? "at" : ""}`}
           style=${{height: `${Math.max(12, (100 * Math.log1p(bar.time)) / top)}%`}}
           title=${`turn ${bar.first}: ${bar.tools || "message"}, ${seconds(bar.time)}`}
         ></i>`,

@@ -42,7 +42,7 @@ export function TextBlock({text, chars = text.length, source, label, kind = ""})
     }
   };
   return html`<div class=${`text ${kind}`}>
-    <pre tabindex="0" role="region" aria-label=${label}>${visible(shown)}${shown.length < whole.length ? "…" : ""}</pre>
+    <pre tabindex="0" role="region" aria-label=${label}>${visible(shown) + (shown.length < whole.length ? "…" : "")}</pre>
     ${
       (folded.length < whole.length || (rest > 0 && source)) &&
       html`<p class="more">

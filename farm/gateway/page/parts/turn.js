@@ -8,7 +8,10 @@ import {visible} from "../lib/text.js";
 import {DiffLines} from "./diff-view.js";
 import {TextBlock} from "./text-block.js";
 
-/** `began` is the Unix time of the first turn. @param {{rollout: string, line: any, turn: any, position: number, at: number, began: number}} props */
+/**
+ * `began` is the Unix time of the first turn.
+ * @param {{rollout: string, line: any, turn: any, position: number, at: number, began: number}} props
+ */
 export function Turn({rollout, line, turn, position, at, began}) {
   const source = (/** @type {string} */ part, call = 0) => ({rollout, part, position, call});
   const versions = turn
@@ -26,10 +29,12 @@ export function Turn({rollout, line, turn, position, at, began}) {
       <small>${count(line.tokens)} tokens${turn ? ` after ${count(turn.prompt_tokens)}` : ""}</small>
       ${versions.length > 0 && html`<small>weights ${versions.join(" → ")}</small>`}
       <small>model ${seconds(line.model_s)}${line.tools.length ? `, tools ${seconds(line.tools_s)}` : ""}</small>
-      ${turn && !["stop", "tool_calls", ""].includes(turn.finish_reason) && html`<small class="warn">${visible(turn.finish_reason)}</small>`}
+      ${turn && !["stop", "tool_calls", ""].includes(turn.finish_reason) && html`<small
+        class="warn">${visible(turn.finish_reason)}</small>`}
     </header>
     ${!turn && html`<p class="dim">${visible(line.title) || "…"}</p>`}
-    ${turn?.told && html`<div class="told"><small>told</small><${TextBlock} text=${turn.told} chars=${turn.told_chars} source=${source("told")} label="Told" /></div>`}
+    ${turn?.told && html`<div class="told"><small>told</small><${TextBlock} text=${turn.told} chars=${turn.told_chars}
+      source=${source("told")} label="Told" /></div>`}
     ${
       turn?.reasoning &&
       html`<details class="thinking" open=${turn.reasoning_chars < 1200}>
@@ -43,8 +48,10 @@ export function Turn({rollout, line, turn, position, at, began}) {
         />
       </details>`
     }
-    ${turn?.content && html`<${TextBlock} text=${turn.content} chars=${turn.content_chars} source=${source("content")} label="Message" kind="prose" />`}
-    ${turn?.uses.map((/** @type {any} */ use, /** @type {number} */ call) => html`<${Call} use=${use} key=${call} source=${(/** @type {string} */ part) => source(part, call)} />`)}
+    ${turn?.content && html`<${TextBlock} text=${turn.content} chars=${turn.content_chars} source=${source("content")}
+      label="Message" kind="prose" />`}
+    ${turn?.uses.map((/** @type {any} */ use, /** @type {number} */ call) => html`<${Call} use=${use} key=${call}
+      source=${(/** @type {string} */ part) => source(part, call)} />`)}
   </article>`;
 }
 
@@ -66,7 +73,8 @@ function Call({use, source}) {
       <small>${use.is_running ? "" : seconds(use.duration_s)}</small>${use.truncated && html`<small>shortened</small>`}
     </div>
     <${Arguments} use=${use} source=${source} />
-    ${use.result && html`<${TextBlock} text=${use.result} chars=${use.result_chars} source=${source("result")} label="Result" kind="result" />`}
+    ${use.result && html`<${TextBlock} text=${use.result} chars=${use.result_chars} source=${source("result")}
+      label="Result" kind="result" />`}
   </div>`;
 }
 
@@ -91,9 +99,11 @@ function Arguments({use, source}) {
   const edit = editOf(args);
   if (edit) {
     return html`<p class="path">
-        ${visible(edit.path)}${args.command && typeof args.command === "string" ? html` <small>${visible(args.command)}</small>` : ""}
+        ${visible(edit.path)}${args.command && typeof args.command === "string"
+          ? html` <small>${visible(args.command)}</small>` : ""}
       </p>
-      ${edit.edits.map(([before, after]) => html`<${DiffLines} lines=${editLines(before, after)} most=${24} label="Edit" />`)}`;
+      ${edit.edits.map(([before, after]) => html`<${DiffLines} lines=${editLines(before, after)} most=${24}
+        label="Edit" />`)}`;
   }
   const command = Array.isArray(args.command) ? args.command.join(" ") : args.command;
   const rest = Object.entries(args).filter(([name]) => name !== "command" || typeof command !== "string");

@@ -10,7 +10,10 @@ import {Badge, Facts, Notice, Verdict} from "../parts/bits.js";
 import {DiffLines, Files} from "../parts/diff-view.js";
 import {TextBlock} from "../parts/text-block.js";
 
-/** The whole diff of an ended episode, or what the calls of editing tools did up to a turn. @param {{story: any, at: number, jump: (turn: number) => void}} props */
+/**
+ * The whole diff of an ended episode, or what the calls of editing tools did up to a turn.
+ * @param {{story: any, at: number, jump: (turn: number) => void}} props
+ */
 export function DiffPanel({story, at, jump}) {
   const [soFar, setSoFar] = useState(false);
   const files = useMemo(() => filesOf(story.patch), [story.patch]);
@@ -23,8 +26,10 @@ export function DiffPanel({story, at, jump}) {
         <button aria-pressed=${!isWhole} onClick=${() => setSoFar(true)}>so far, to turn ${at}</button>
       </div>`
     }
-    ${isWhole && (files.length ? html`<${Files} files=${files} />` : html`<p class="notice">The episode changed nothing.</p>`)}
-    ${isWhole && story.patchChars > story.patch.length && html`<p class="dim">The beginning of ${size(story.patchChars)}.</p>`}
+    ${isWhole && (files.length ? html`<${Files} files=${files} />` : html`<p
+      class="notice">The episode changed nothing.</p>`)}
+    ${isWhole && story.patchChars > story.patch.length && html`<p
+      class="dim">The beginning of ${size(story.patchChars)}.</p>`}
     ${!isWhole && html`<${EditsSoFar} story=${story} at=${at} jump=${jump} />`}`;
 }
 
@@ -88,11 +93,14 @@ export function VerdictPanel({story}) {
   return html`<h2>Verdict</h2>
     <p><${Verdict} head=${head} /> ${visible(story.reason)}</p>
     <h3>Tests ${tests.length > 0 && html`<small>${passed} of ${tests.length} passed</small>`}</h3>
-    ${!tests.length && html`<p class="notice">The record names no tests: the verifier gave none, or the record is older.</p>`}
+    ${!tests.length && html`<p
+      class="notice">The record names no tests: the verifier gave none, or the record is older.</p>`}
     <ul class="plain tests">
-      ${shown.map((/** @type {any} */ test) => html`<li><${Badge} word=${test.outcome} /> <code>${visible(test.name)}</code> <small>${words(test.kind)}</small></li>`)}
+      ${shown.map((/** @type {any} */ test) => html`<li><${Badge} word=${test.outcome}
+        /> <code>${visible(test.name)}</code> <small>${words(test.kind)}</small></li>`)}
     </ul>
-    ${tests.length > shown.length && html`<button class="quiet" onClick=${() => setAll(true)}>show all ${tests.length}</button>`}
+    ${tests.length > shown.length && html`<button class="quiet" onClick=${() =>
+      setAll(true)}>show all ${tests.length}</button>`}
     <h3>Reward components</h3>
     <table class="numbers">
       <tbody>
@@ -121,7 +129,8 @@ export function AuditPanel({story, jump}) {
         (/** @type {any} */ flag) =>
           html`<li>
             <span class="badge warn">${visible(flag.kind)}</span>
-            ${flag.turn !== null && html`<button class="quiet" onClick=${() => jump(flag.turn)}>turn ${flag.turn}${flag.call === null ? "" : `, call ${flag.call}`}</button>`}
+            ${flag.turn !== null && html`<button class="quiet" onClick=${() =>
+              jump(flag.turn)}>turn ${flag.turn}${flag.call === null ? "" : `, call ${flag.call}`}</button>`}
             <${TextBlock} text=${flag.evidence} label="Evidence" />
           </li>`,
       )}
@@ -178,7 +187,8 @@ export function DetailPanel({story}) {
               html`<tr>
                 <th scope="row">${visible(words(name))}</th>
                 <td>
-                  ${name.endsWith("_s") ? seconds(/** @type {number} */ (value)) : Number.isInteger(value) ? count(/** @type {number} */ (value)) : reward(/** @type {number} */ (value))}
+                  ${name.endsWith("_s") ? seconds(/** @type {number} */ (value)) : Number.isInteger(value)
+                    ? count(/** @type {number} */ (value)) : reward(/** @type {number} */ (value))}
                 </td>
               </tr>`,
           )}

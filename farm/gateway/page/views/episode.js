@@ -83,18 +83,22 @@ export function EpisodeView({id}) {
       <${Crumbs} steps=${steps} here=${run ? id.slice(group.length + 1) : id} />
       <h1>
         ${visible(head?.task_id || running.task_id)}
-        ${head ? html` <${Verdict} head=${head} /> <${Badge} word=${head.status} /> <small>${head.stop_reason.replaceAll("_", " ")}</small>` : html` <${Badge} word=${running.phase} />`}
+        ${head ? html` <${Verdict} head=${head} /> <${Badge} word=${head.status}
+          /> <small>${head.stop_reason.replaceAll("_", " ")}</small>` : html` <${Badge} word=${running.phase} />`}
       </h1>
       <p class="line">
         <span>${count(outline.length)} turns</span><span>${count(sum(outline, "tokens"))} tokens</span>
         <span>model ${seconds(sum(outline, "model_s"))}, tools ${seconds(sum(outline, "tools_s"))}</span>
         <span
-          >${visible(head?.policy || running.policy)}${head?.policy_version_max !== null && head ? ` version ${head.policy_version_max}` : ""}</span
+          >${visible(head?.policy || running.policy)}${head?.policy_version_max !== null && head
+            ? ` version ${head.policy_version_max}` : ""}</span
         >
-        ${!head && html`<button class="quiet" aria-pressed=${follows} onClick=${() => setFollows(!follows)}>${follows ? "following" : "follow"} (f)</button>`}
+        ${!head && html`<button class="quiet" aria-pressed=${follows} onClick=${() => setFollows(!follows)}>${follows
+          ? "following" : "follow"} (f)</button>`}
       </p>
       ${running?.outage && html`<p class="notice warn">${visible(running.outage)}</p>`}
-      ${head?.error && html`<p class="notice bad">${head.error.origin}: ${visible(head.error.type)}: ${visible(head.error.message)}</p>`}
+      ${head?.error && html`<p
+        class="notice bad">${head.error.origin}: ${visible(head.error.type)}: ${visible(head.error.message)}</p>`}
       ${story.reading.problem && html`<${Notice} reading=${story.reading} />`}
       ${outline.length > 0 && html`<${Ribbon} outline=${outline} at=${at} flags=${head?.audit || []} jump=${jump} />`}
     </header>
@@ -134,7 +138,8 @@ export function EpisodeView({id}) {
             scroller=${pane}
             label="Turns"
             handle=${list}
-            row=${(/** @type {number} */ position) => html`<${Turn} rollout=${id} line=${outline[position]} turn=${story.turn(position)} position=${position} at=${at} began=${outline[0].started_at} />`}
+            row=${(/** @type {number} */ position) => html`<${Turn} rollout=${id} line=${outline[position]}
+              turn=${story.turn(position)} position=${position} at=${at} began=${outline[0].started_at} />`}
             onRange=${(/** @type {number} */ first, /** @type {number} */ last) => {
               story.need(first, last);
               setAt(first);
@@ -150,7 +155,8 @@ export function EpisodeView({id}) {
           ${panel === "verdict" && html`<${VerdictPanel} story=${story} />`}
           ${panel === "audit" && html`<${AuditPanel} story=${story} jump=${jump} />`}
           ${panel === "details" && html`<${DetailPanel} story=${story} />`}
-          ${!["verdict", "audit", "details"].includes(panel) && html`<${DiffPanel} story=${story} at=${at} jump=${jump} />`}
+          ${!["verdict", "audit", "details"].includes(panel) && html`<${DiffPanel} story=${story} at=${at} jump=${jump}
+            />`}
         </aside>`
       }
     </div>

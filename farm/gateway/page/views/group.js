@@ -44,8 +44,10 @@ export function GroupView({run, id}) {
     <header class="head">
       <h1>Group ${id.slice(run.length + 1)} <small>${visible(task)}</small></h1>
       <p class="line">
-        ${judged.length > 0 && html`<span>${judged.filter((one) => one.head.reward_components.resolved === 1).length} of ${judged.length} solved</span>`}
-        ${members.some((one) => one.running) && html`<span>${members.filter((one) => one.running).length} running</span>`}
+        ${judged.length > 0 && html`<span>${judged.filter((one) =>
+          one.head.reward_components.resolved === 1).length} of ${judged.length} solved</span>`}
+        ${members.some((one) => one.running) && html`<span>${members.filter((one) =>
+          one.running).length} running</span>`}
       </p>
     </header>
     <${Notice}
@@ -74,7 +76,8 @@ function Member({member}) {
       ${head ? html`<${Verdict} head=${head} />` : html`<${Badge} word=${running.phase} />`}
     </h2>
     <p class="dim">
-      ${head ? `${head.stop_reason.replaceAll("_", " ")} · ` : ""}${`${count(outline.length)} turns`}${head ? ` · ${count(head.metrics.completion_tokens)} tokens · ${seconds(head.finished_at - head.created_at)}` : ""}
+      ${head ? `${head.stop_reason.replaceAll("_", " ")} · ` : ""}${`${count(outline.length)} turns`}${head
+        ? ` · ${count(head.metrics.completion_tokens)} tokens · ${seconds(head.finished_at - head.created_at)}` : ""}
       ${head?.audit.length ? html` <span class="badge warn">audit ${head.audit.length}</span>` : ""}
     </p>
     <ol class="steps" start="0">
@@ -84,14 +87,16 @@ function Member({member}) {
             <a href=${toRollout(id, {turn: at})}
               ><b>${at}</b>
               <span class="tools-used"
-                >${line.tools.length ? visible(line.tools.join(", ")) : line.kind === "summary" ? "summary" : "message"}</span
+                >${line.tools.length ? visible(line.tools.join(", ")) : line.kind === "summary" ? "summary"
+                  : "message"}</span
               >
               <span class="title">${visible(line.title)}</span></a
             >
           </li>`,
       )}
     </ol>
-    ${outline.length > MOST_ROWS && html`<p class="dim">${outline.length - MOST_ROWS} more turns are in the episode.</p>`}
+    ${outline.length > MOST_ROWS && html`<p
+      class="dim">${outline.length - MOST_ROWS} more turns are in the episode.</p>`}
     <${Notice} reading=${story} />
   </article>`;
 }

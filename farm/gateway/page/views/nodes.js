@@ -29,7 +29,7 @@ export function NodesView() {
             </h2>
             <p class="dim">${visible(node.why) || `seen ${seconds(node.seen_s)} ago`}</p>
             <dl class="loads">
-              ${load("slots", node.running + node.sandboxes, node.slots, `${node.running} episodes, ${node.sandboxes} sandboxes, ${node.slots} slots`)}
+              ${load("slots", node.running + node.sandboxes, node.slots, slotsOf(node))}
               ${load("cores", node.cpu_load, 1)}${load("memory", node.memory_load, 1)}${load("disk", node.disk_load, 1)}
             </dl>
           </article>`,
@@ -40,7 +40,8 @@ export function NodesView() {
       reading=${sandboxes}
       empty=${sandboxes.data && !sandboxes.data.sandboxes.length ? "No learner holds a sandbox." : ""}
     />
-    ${sandboxes.data?.unavailable.length > 0 && html`<p class="notice warn">No answer from ${sandboxes.data.unavailable.join(", ")}.</p>`}
+    ${sandboxes.data?.unavailable.length > 0 && html`<p
+      class="notice warn">No answer from ${sandboxes.data.unavailable.join(", ")}.</p>`}
     <div class="table sandboxes" role="list" aria-label="Learner sandboxes">
       ${(sandboxes.data?.sandboxes || []).map(
         (/** @type {any} */ one) =>
@@ -63,6 +64,9 @@ export function NodesView() {
     }
   </section>`;
 }
+
+/** @param {any} node */
+const slotsOf = (node) => `${node.running} episodes, ${node.sandboxes} sandboxes, ${node.slots} slots`;
 
 /** @param {string} name @param {number} used @param {number} of @param {string} [text] */
 function load(name, used, of, text = `${Math.round(100 * used)} %`) {

@@ -17,7 +17,8 @@ export function PoliciesView() {
     <header class="head"><h1>Policies</h1></header>
     <${Notice}
       reading=${reading}
-      empty=${reading.data && !policies.length ? "No policy has a name. Make one with farm policies put NAME --endpoint URL." : ""}
+      empty=${reading.data && !policies.length
+        ? "No policy has a name. Make one with farm policies put NAME --endpoint URL." : ""}
     />
     <div class="cards">
       ${policies.map(
@@ -37,7 +38,8 @@ export function PoliciesView() {
                   html`<li>
                     <code>${visible(endpoint.url)}</code>
                     <small>${count(endpoint.calls)} calls, ${count(endpoint.failures)} failed in 30 s</small>
-                    ${endpoint.ejected > 0 && html`<span class="bad">left out by ${endpoint.ejected} nodes: ${visible(endpoint.why)}</span>`}
+                    ${endpoint.ejected > 0 && html`<span
+                      class="bad">left out by ${endpoint.ejected} nodes: ${visible(endpoint.why)}</span>`}
                   </li>`,
               )}
             </ul>

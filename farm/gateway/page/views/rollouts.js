@@ -31,7 +31,8 @@ export function RolloutsView() {
     <header class="head">
       <h1>
         Rollouts ${query.task_id && html`<small>of ${visible(query.task_id)}</small>`}
-        ${query.policy && html`<small>of ${visible(query.policy)} ${query.policy_version ? `version ${query.policy_version}` : ""}</small>`}
+        ${query.policy && html`<small>of ${visible(query.policy)} ${query.policy_version
+          ? `version ${query.policy_version}` : ""}</small>`}
       </h1>
     </header>
     <${RolloutFilters} />
@@ -121,7 +122,8 @@ export function RolloutList({run, scroller, accepted}) {
             scroller=${scroller}
             label="Rollouts"
             row=${(/** @type {number} */ index) => html`<${RolloutRow} head=${items[index]} withRun=${!run} />`}
-            onRange=${(/** @type {number} */ _, /** @type {number} */ last) => last >= items.length - 20 && pages.more()}
+            onRange=${(/** @type {number} */ _, /** @type {number} */ last) => last >= items.length - 20 &&
+              pages.more()}
           />
         </div>
         <p class="dim foot" role="status">
@@ -156,7 +158,8 @@ function RolloutRow({head, withRun}) {
     <span class="num" data-label="time">${seconds(head.finished_at - head.created_at)}</span>
     <span class="num" data-label="version">${head.policy_version_max ?? "–"}</span>
     <span data-label="audit"
-      >${head.audit.length ? html`<span class="badge warn">${head.audit.length}</span>` : html`<span class="dim">–</span>`}</span
+      >${head.audit.length ? html`<span class="badge warn">${head.audit.length}</span>` : html`<span
+        class="dim">–</span>`}</span
     >
     <span data-label="ended"><${Time} unix=${head.finished_at} /></span>
   </div>`;

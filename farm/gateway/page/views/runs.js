@@ -82,7 +82,8 @@ function RunRow({run}) {
     <span class="main"
       ><a data-row href=${toRun(run.run_id)}>${run.run_id}</a>
       <${Badge} word=${run.state} />
-      ${(run.outage || run.warnings.length > 0) && html` <span class="badge bad" title=${run.outage || run.warnings[0]}>!</span>`}</span
+      ${(run.outage || run.warnings.length > 0) && html` <span class="badge bad"
+        title=${run.outage || run.warnings[0]}>!</span>`}</span
     >
     <span class="cut" data-label="policy"
       >${visible(run.policy.policy || run.policy.model || run.policy.endpoint || run.policy.kind)}</span
@@ -94,13 +95,15 @@ function RunRow({run}) {
         label=${`${summary.accepted} of ${summary.expected || "endless"} rollouts`}
       />
       <small
-        >${count(summary.accepted)}${summary.expected ? ` / ${count(summary.expected)}` : ""}${isLive ? ` · ${run.running} running` : ""}</small
+        >${count(summary.accepted)}${summary.expected ? ` / ${count(summary.expected)}` : ""}${isLive
+          ? ` · ${run.running} running` : ""}</small
       ></span
     >
     <span class="num" data-label="solved">${judged ? share(summary.solved / judged) : "–"}</span>
     <span class="sparkcell"
       ><${Spark}
-        values=${(curve.data?.points || []).map((/** @type {any} */ point) => (point.judged ? point.solved / point.judged : null))}
+        values=${(curve.data?.points || []).map((/** @type {any} */ point) => (point.judged
+          ? point.solved / point.judged : null))}
         high=${1}
     /></span>
     <span class="num" data-label="reward">${reward(summary.reward_mean)}</span>

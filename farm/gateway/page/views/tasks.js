@@ -63,10 +63,14 @@ export function RateTable({by, run, scroller}) {
             scroller=${scroller}
             label="Solve rates"
             row=${(/** @type {number} */ index) => html`<${RateRow} rate=${items[index]} run=${run} />`}
-            onRange=${(/** @type {number} */ _, /** @type {number} */ last) => last >= items.length - 20 && pages.more()}
+            onRange=${(/** @type {number} */ _, /** @type {number} */ last) => last >= items.length - 20 &&
+              pages.more()}
           />
         </div>
-        ${stored.current.rollouts < stored.current.stored && html`<p class="dim foot">Of the latest ${count(stored.current.rollouts)} of ${count(stored.current.stored)} rollouts.</p>`}`
+        ${stored.current.rollouts < stored.current.stored &&
+    html`<p class="dim foot">
+      ${`Of the latest ${count(stored.current.rollouts)} of ${count(stored.current.stored)} rollouts.`}
+    </p>`}`
     }`;
 }
 
