@@ -225,7 +225,7 @@ class SolveRateAnswer(AnswerBody):
 
 
 class SolveRatesAnswer(AnswerBody):
-    """Solve rates, those with the latest rollout first. ``of`` counts all that match.
+    """Solve rates: tasks with the latest rollout first; policies by name, their newest version first. ``of`` counts all.
 
     They are of the latest ``rollouts`` rollouts; ``stored`` counts all.
     """

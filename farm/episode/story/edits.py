@@ -1,4 +1,4 @@
-"""The changes of files that calls of editing tools asked for, whatever pack the tools are of; pure."""
+"""The changes of files that calls of editing tools asked for, for the tools of all packs; pure."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -69,7 +69,7 @@ class LiveTurns:
 
 
 def read_live(journals: JournalDirectory, assignment: EpisodeAssignment) -> LiveTurns | None:
-    """Return the turns so far; None if the conversation has not begun, or has no journal. Blocks."""
+    """Return the turns so far; None before its conversation begins, or without a journal. Blocks."""
     state = journals.read(assignment)
     return None if state is None else _live(state)
 

@@ -41,7 +41,7 @@ POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""Nothing inline and nothing of another host runs, and no text can become markup, whatever a sandbox wrote."""
+"""No inline script and nothing of another host runs, and text of a sandbox cannot become markup."""
 
 _HEADERS = {
     "Content-Security-Policy": POLICY,

@@ -14,7 +14,7 @@ By = Literal["task", "version"]
 
 
 class RolloutFigure(NamedTuple):
-    """What the figures need of one rollout. ``reward`` is None if it was not judged."""
+    """The part of a rollout that figures are made of. ``reward`` is None if it was not judged."""
 
     run_id: str
     task_id: str
@@ -114,7 +114,9 @@ def curve(figures: Sequence[RolloutFigure], points: int) -> tuple[Tally, ...]:
 
 
 def tallies(figures: Iterable[RolloutFigure], by: By) -> list[KeyedTally]:
-    """Return one tally for each task, or for each version of each policy, the one with the latest rollout first."""
+    """Return one tally for each task, the one with the latest rollout first; or for each version of each policy, in the
+    order of names, the newest version first.
+    """
     groups: dict[tuple[str, str, int | None], list[RolloutFigure]] = {}
     for one in figures:
         key = (one.task_id, "", None) if by == "task" else ("", one.policy, one.version)
@@ -123,7 +125,9 @@ def tallies(figures: Iterable[RolloutFigure], by: By) -> list[KeyedTally]:
         KeyedTally(*key, tuple(dict.fromkeys(one.run_id for one in reversed(ones)))[:10], tally(ones))
         for key, ones in groups.items()
     ]
-    return sorted(found, key=lambda one: -one.tally.last_at)
+    if by == "task":
+        return sorted(found, key=lambda one: -one.tally.last_at)
+    return sorted(found, key=lambda one: (one.policy, 1 if one.version is None else -one.version))
 
 
 def tally(figures: Sequence[RolloutFigure]) -> Tally:

@@ -1,5 +1,6 @@
 """What the page reads over HTTP: stories of ended and of running episodes, curves, solve rates, lists with filters."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,8 +8,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from farm.client import FarmClient
 from farm.schemas.problems import PREFIX
-from tests.support.gateway_server import AS_OPERATOR
+from tests.support.gateway_server import AS_OPERATOR, OPERATOR
 from tests.support.page.place import HOSTILE_RUN, LEARNS, LIVE, LIVE_RUN, PagePlace, page_place
 from tests.support.page.values import TASKS, rollout
 
@@ -82,6 +84,15 @@ async def test_story_of_a_running_episode_goes_on_to_its_end(place: PagePlace) -
     story = await get(place, path)
     assert (story["running"], story["window"]["of"]) == (None, 5)
     assert (await get(place, "/v1/episodes"))["of"] == 0
+
+
+async def test_client_reads_stories_and_running_episodes(place: PagePlace) -> None:
+    def read() -> tuple[int, int]:
+        with FarmClient(place.url, OPERATOR) as client:
+            return client.story(ENDED, first=2, count=3).window.turns[0].position, len(client.episodes())
+
+    position, running = await asyncio.to_thread(read)
+    assert (position, running) == (2, len(place.node.episodes))
 
 
 async def test_absent_episode_has_no_story(place: PagePlace) -> None:
@@ -158,7 +169,13 @@ async def test_page_needs_no_token_and_its_policy_is_strict(place: PagePlace) ->
         module = await http.get(f"/ui/{folder}/main.js")
         assert module.headers["content-type"].startswith("text/javascript")
         assert "immutable" in module.headers["cache-control"]
-        for path in ("absent.js", "%2e%2e/app.py", "..%2fapp.py", f"{folder}/__init__.py", f"{folder}/vendor/versions.json"):
+        for path in (
+            "absent.js",
+            "%2e%2e/app.py",
+            "..%2fapp.py",
+            f"{folder}/__init__.py",
+            f"{folder}/vendor/versions.json",
+        ):
             assert (await http.get(f"/ui/{path}")).status_code == 404
         assert (await http.get("/v1/runs")).status_code == 401
         assert (await http.post("/ui/", json={})).status_code == 401

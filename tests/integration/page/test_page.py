@@ -43,7 +43,7 @@ VIEWS = {
 
 async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
     async with asyncio.timeout(timeout_s):
-        while not await holds():  # noqa: ASYNC110 - a browser tells nobody
+        while not await holds():  # noqa: ASYNC110 - a browser sends no event for it
             await asyncio.sleep(0.02)
 
 

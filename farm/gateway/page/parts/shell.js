@@ -145,6 +145,7 @@ export function TokenDialog({onToken}) {
       <p id="token-problem" class="bad" role="alert">${problem}</p>
       <button>open</button>
     </form>
-    <p class="dim">The operator's token is in the file <code>operator-token</code> of the farm's state directory.</p>
+    <p class="dim">The farm's state directory holds two: <code>viewer-token</code> and <code>operator-token</code>.
+    </p>
   </dialog>`;
 }
