@@ -225,9 +225,9 @@ class SolveRateAnswer(AnswerBody):
 
 
 class SolveRatesAnswer(AnswerBody):
-    """Solve rates: tasks with the latest rollout first; policies by name, their newest version first. ``of`` counts all.
+    """Solve rates: tasks with the latest rollout first; policies by name, their newest version first.
 
-    They are of the latest ``rollouts`` rollouts; ``stored`` counts all.
+    ``of`` counts all that match. They are of the latest ``rollouts`` rollouts; ``stored`` counts all.
     """
 
     rates: tuple[SolveRateAnswer, ...]

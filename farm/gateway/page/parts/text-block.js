@@ -41,8 +41,9 @@ export function TextBlock({text, chars = text.length, source, label, kind = ""})
       setProblem(String(/** @type {Error} */ (error).message));
     }
   };
+  const end = shown.length < whole.length ? "…" : "";
   return html`<div class=${`text ${kind}`}>
-    <pre tabindex="0" role="region" aria-label=${label}>${visible(shown) + (shown.length < whole.length ? "…" : "")}</pre>
+    <pre tabindex="0" role="region" aria-label=${label}>${visible(shown) + end}</pre>
     ${
       (folded.length < whole.length || (rest > 0 && source)) &&
       html`<p class="more">
