@@ -8,6 +8,8 @@ import {visible} from "../lib/text.js";
 import {DiffLines} from "./diff-view.js";
 import {TextBlock} from "./text-block.js";
 
+const MOST_ARGUMENTS = 50;
+
 /**
  * `began` is the Unix time of the first turn.
  * @param {{rollout: string, line: any, turn: any, position: number, at: number, began: number}} props
@@ -105,8 +107,11 @@ function Arguments({use, source}) {
       ${edit.edits.map(([before, after]) => html`<${DiffLines} lines=${editLines(before, after)} most=${24}
         label="Edit" />`)}`;
   }
-  const command = Array.isArray(args.command) ? args.command.join(" ") : args.command;
-  const rest = Object.entries(args).filter(([name]) => name !== "command" || typeof command !== "string");
+  const given = Array.isArray(args.command) ? args.command.join(" ") : args.command;
+  const command = args.path === undefined ? given : undefined; // an editor has commands too
+  const rest = Object.entries(args)
+    .filter(([name]) => name !== "command" || typeof command !== "string")
+    .slice(0, MOST_ARGUMENTS);
   return html`${typeof command === "string" && html`<${TextBlock} text=${command} label="Command" kind="command" />`}
   ${rest.map(([name, value]) => {
     const text = typeof value === "string" ? value : JSON.stringify(value);

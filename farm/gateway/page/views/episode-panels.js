@@ -95,10 +95,8 @@ export function VerdictPanel({story}) {
     <h3>Tests ${tests.length > 0 && html`<small>${passed} of ${tests.length} passed</small>`}</h3>
     ${!tests.length && html`<p
       class="notice">The record names no tests: the verifier gave none, or the record is older.</p>`}
-    <ul class="plain tests">
-      ${shown.map((/** @type {any} */ test) => html`<li><${Badge} word=${test.outcome}
-        /> <code>${visible(test.name)}</code> <small>${words(test.kind)}</small></li>`)}
-    </ul>
+    ${["fail_to_pass", "pass_to_pass"].map((kind) => html`<${Tests} key=${kind} kind=${kind}
+      tests=${shown.filter((/** @type {any} */ test) => test.kind === kind)} />`)}
     ${tests.length > shown.length && html`<button class="quiet" onClick=${() =>
       setAll(true)}>show all ${tests.length}</button>`}
     <h3>Reward components</h3>
@@ -116,6 +114,15 @@ export function VerdictPanel({story}) {
       </tbody>
     </table>
     <p class="dim">Rules: ${visible(head.reward_version)}</p>`;
+}
+
+/** @param {{kind: string, tests: any[]}} props */
+function Tests({kind, tests}) {
+  if (!tests.length) return null;
+  return html`<h4>${words(kind)}</h4>
+    <ul class="plain tests">
+      ${tests.map((test) => html`<li><${Badge} word=${test.outcome} /><code>${visible(test.name)}</code></li>`)}
+    </ul>`;
 }
 
 /** @param {{story: any, jump: (turn: number) => void}} props */
