@@ -1,7 +1,7 @@
 /** The page of the farm: which view an address shows. */
 
 import {html, render, useEffect, useState} from "./lib/dom.js";
-import {usePlace} from "./lib/router.js";
+import {here, usePlace} from "./lib/router.js";
 import {restoreTheme} from "./lib/theme.js";
 import {Shell, TokenDialog} from "./parts/shell.js";
 
@@ -28,6 +28,8 @@ function viewOf([kind = "runs", id, inner, innerId]) {
   if (kind === "rollouts" && id) return {name: "episode", of: {id}};
   return {name: kind in VIEWS ? kind : "runs", of: {id: ""}};
 }
+
+VIEWS[viewOf(here().parts).name](); // the first view is loaded while the frame is drawn
 
 function View() {
   const {parts} = usePlace();

@@ -6,4 +6,5 @@ import htm from "../vendor/htm.js";
 export {render, createContext};
 export {useCallback, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState} from "../vendor/hooks.js";
 
+/** @type {(strings: TemplateStringsArray, ...values: any[]) => any} */
 export const html = htm.bind(h);

@@ -82,6 +82,7 @@ function Call({use, source}) {
 
 /** @param {{use: any, source: (part: string) => any}} props */
 function Arguments({use, source}) {
+  /** @type {any} */
   let args = null;
   try {
     args =
