@@ -18,8 +18,6 @@ import pytest_asyncio
 
 from farm.cluster import ClusterError, running_farm, stop_farm, sweep_farm
 from farm.cluster.launch import GatewayConfig, RunningFarm, start_farm
-from farm.cluster.ray_agents import RayAgents
-from farm.cluster.ray_node_episodes import RayNodeEpisodes
 from farm.episode.story import NodeEpisodesAway, TellingOrder, TextPlace
 from farm.learner_sandboxes import CreateSandbox, NodeAway, RefusalKind, SandboxRefused, WriteFile
 from farm.scheduler.client import SchedulerUnavailable
@@ -205,6 +203,9 @@ async def test_second_farm_in_same_state_dir_is_refused(farm: Farm) -> None:
 
 
 async def test_running_episode_is_read_over_ray(farm: Farm) -> None:
+    from farm.cluster.ray_agents import RayAgents  # Ray reads its environment when it is imported first
+    from farm.cluster.ray_node_episodes import RayNodeEpisodes
+
     episodes, rollout = RayNodeEpisodes(RayAgents(farm.running.scheduler)), "watched-g000000-000"
     node = (await farm.running.scheduler.status()).present[0].node_id
     farm.gate.shut()
