@@ -1,5 +1,6 @@
 """Make a story of turns; pure."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,12 +57,15 @@ def versions_of(turns: Sequence[Turn], segments: Sequence[Segment]) -> Versions:
     places = {turn.request_id: at for at, turn in enumerate(turns) if turn.request_id}
     found: dict[int, dict[int, int]] = {}
     for segment in segments:
+        ends = [span.end for span in segment.weight_versions]  # spans are in order
         for sampled in segment.turns:
             at = places.get(sampled.request_id)
             if at is None or at in found:
                 continue
             counts: dict[int, int] = {}
-            for span in segment.weight_versions:
+            for span in segment.weight_versions[bisect_right(ends, sampled.start) :]:
+                if span.start >= sampled.end:
+                    break
                 tokens = min(span.end, sampled.end) - max(span.start, sampled.start)
                 if tokens > 0:
                     counts[span.version] = counts.get(span.version, 0) + tokens

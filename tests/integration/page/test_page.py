@@ -22,6 +22,15 @@ pytestmark = [
 SOLVED, BAD, LONGEST = f"{LEARNS}-g000001-001", f"{HOSTILE_RUN}-g000000-000", f"{LONG}-g000000-000"
 GROUP = f"#/runs/{LIVE_RUN}/groups/{LIVE_RUN}-g000000"
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+NOTE_FIRST_VIEW = """
+    new MutationObserver((_, watch) => {
+        if (!document.querySelector(part)) return;
+        watch.disconnect();
+        requestAnimationFrame(() => setTimeout(() => { window.firstView = performance.now(); }));
+    }).observe(document, {childList: true, subtree: true});
+"""
+"""Keep the time, since the navigation began, of the first frame with ``part``."""
+
 VIEWS = {
     "#/runs": ".runs .tr:not(.th)",
     f"#/runs/{LEARNS}": ".rollouts .tr:not(.th)",
@@ -213,21 +222,33 @@ async def test_everything_is_reached_by_keys(place: PagePlace, browser: Browser)
         assert await shown.page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
+async def first_view_ms(shown: Tab, address: str, part: str) -> float:
+    """Open an address, and return the milliseconds until the first frame with ``part``."""
+    await shown.page.add_init_script(f"{{ const part = {part!r}; {NOTE_FIRST_VIEW} }}")
+    await shown.open(address)
+    await until(lambda: shown.page.evaluate("Boolean(window.firstView)"))
+    took: float = await shown.page.evaluate("window.firstView")
+    return took
+
+
 async def test_first_view_of_much_is_a_window(
     place: PagePlace, browser: Browser, record_property: Callable[[str, object], None]
 ) -> None:
-    async with tab(browser, place.url) as shown:
-        for name, address, part in (
-            ("run of 10,000 rollouts", f"#/runs/{MANY}", ".rollouts .tr:not(.th)"),
-            ("episode of 1,000 turns", f"#/rollouts/{LONGEST}", ".turn .call"),
-        ):
-            await shown.page.goto("about:blank")
-            await shown.open(address)
-            await shown.page.wait_for_selector(part)
-            took_ms = await shown.page.evaluate("performance.now()")
+    async with tab(browser, place.url) as shown:  # browser and gateway have answered once before
+        await shown.open("#/nodes")
+        await shown.page.wait_for_selector(VIEWS["#/nodes"])
+    for name, address, part in (
+        ("episode of 1,000 turns", f"#/rollouts/{LONGEST}", ".turn .call"),
+        ("run of 10,000 rollouts", f"#/runs/{MANY}", ".rollouts .tr:not(.th)"),
+    ):
+        async with tab(browser, place.url) as shown:  # its cache is empty
+            took_ms = await first_view_ms(shown, address, part)
             record_property(name, f"{took_ms:.0f} ms")
             print(f"{name}: first view after {took_ms:.0f} ms")
             assert await shown.page.locator(part).count() < 150
+            nothing_failed(shown, place)
+    async with tab(browser, place.url) as shown:
+        await shown.open(f"#/rollouts/{LONGEST}")
         await expect(shown.page.locator(".episode-head")).to_contain_text("1,000 turns")
         await shown.page.locator(".ribbon").focus()
         await shown.page.keyboard.press("End")
