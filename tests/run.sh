@@ -33,6 +33,8 @@ fi
 PROGRAMS+=(runsc:runsc go:golang-go)
 # The metrics, the alerts and the queries of the dashboards are tested with Prometheus itself.
 PROGRAMS+=(prometheus:prometheus promtool:prometheus)
+# A browser, for tests of the page.
+PROGRAMS+=(chromium:chromium)
 # pip needs no package of Debian's but the one with venv, so it works beside apt. If it fails, make_venv below reports it.
 making=""
 if "${PYTHON:-python3}" -c 'import ensurepip, venv' >/dev/null 2>&1; then

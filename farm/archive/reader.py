@@ -59,4 +59,4 @@ def with_columns(row: Row, *, turns: bool) -> Row:
     """Return the row with the columns of a sidecar, empty if it was archived without; or without these columns."""
     if not turns:
         return {name: value for name, value in row.items() if name not in SIDECAR}
-    return {"turns": [], "messages_head": [], "patch": "", "reason": ""} | row
+    return {"turns": [], "messages_head": [], "patch": "", "reason": "", "tests": []} | row

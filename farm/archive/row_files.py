@@ -25,7 +25,7 @@ _NO_PYARROW = "Parquet needs pyarrow; pip install 'rollout-farm[parquet]', or us
 
 
 def row_of(record: RolloutRecord, sidecar: Sidecar | None) -> Row:
-    """Return the row of a rollout. A sidecar adds its turns, opening messages, patch and reason."""
+    """Return the row of a rollout. A sidecar adds its turns, opening messages, patch, reason and tests."""
     row: Row = {"branches": []}  # the record of a rollout without branch points leaves the key out
     row |= record.model_dump(mode="json")
     return row if sidecar is None else row | sidecar.model_dump(mode="json")
@@ -133,7 +133,7 @@ def _parquet(path: Path, with_turns: bool) -> Iterator[Write]:
         flush()
 
 
-AS_JSON = ("sampling_params", "turns", "messages_head")
+AS_JSON = ("sampling_params", "turns", "messages_head", "tests")
 """Columns without a fixed type, stored as JSON text."""
 
 _MAPS = ("reward_components", "metrics")
@@ -184,7 +184,7 @@ def _schema(arrow: Any, with_turns: bool) -> Any:
         "segments": arrow.list_(segment),
     }
     if with_turns:
-        types |= dict.fromkeys(("turns", "messages_head", "patch", "reason"), text)
+        types |= dict.fromkeys(("turns", "messages_head", "patch", "reason", "tests"), text)
     return arrow.schema(types)
 
 

@@ -65,9 +65,10 @@ async def _serve(given: _Given) -> None:
     """Serve until SIGTERM. Raises ClusterError."""
     from farm.cluster.ray_agents import RayAgents
     from farm.cluster.ray_driver import connected
-    from farm.cluster.ray_node_logs import RayNodeLogs
-    from farm.cluster.ray_node_metrics import RayNodeMetrics
-    from farm.cluster.ray_sandbox_nodes import RaySandboxNodes
+    from farm.cluster.ray_nodes.episodes import RayNodeEpisodes
+    from farm.cluster.ray_nodes.logs import RayNodeLogs
+    from farm.cluster.ray_nodes.metrics import RayNodeMetrics
+    from farm.cluster.ray_nodes.sandboxes import RaySandboxNodes
 
     asked = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)
@@ -85,6 +86,7 @@ async def _serve(given: _Given) -> None:
                 sandbox_nodes=RaySandboxNodes(agents),
                 node_logs=RayNodeLogs(agents),
                 node_metrics=RayNodeMetrics(agents),
+                node_episodes=RayNodeEpisodes(agents),
             )
             async with serving(app, socket.socket(fileno=given.listener)):
                 _log.info("the gateway serves, as process %d", os.getpid())

@@ -146,7 +146,8 @@ async def _serve(config: Config, join: str | None) -> None:
     async with _unless(asked, starting) as running:
         if running is None:
             raise Interrupted("interrupted before it was up; nothing of it is left")
-        _say(f"{_STEP}up" + (f" at {running.info.url}" if running.info.url else ""))
+        url = running.info.url
+        _say(f"{_STEP}up" + (f" at {url}; open {url}/ui/ in a browser" if url else ""))
         failure = asyncio.create_task(running.failure())
         waiting = asyncio.create_task(asked.wait())
         await asyncio.wait({failure, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -273,7 +274,7 @@ def _detach(config: Config) -> None:
         child.terminate()
         child.wait()
         raise
-    where = f" at {info.url}" if info.url else f", joined to {info.address}"
+    where = f" at {info.url}; open {info.url}/ui/ in a browser" if info.url else f", joined to {info.address}"
     progress_console.print(f"the farm is up{where}; its log is {log}; stop it with `farm down`")
 
 

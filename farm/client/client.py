@@ -63,6 +63,7 @@ from farm.schemas.responses import (
     SettledAnswer,
 )
 from farm.schemas.rollout import RolloutHead, RolloutRecord, Sidecar, from_msgpack
+from farm.schemas.story import RunningEpisodeAnswer, RunningEpisodesAnswer, StoryAnswer
 
 __all__ = [
     "FarmClient",
@@ -362,6 +363,15 @@ class FarmClient:
     def turns(self, rollout_id: str) -> Sidecar:
         """Return the turns, opening messages, patch, and the reward's reason. Raises Unreadable."""
         return self._exchange.get(Sidecar, f"/v1/rollouts/{id_part(rollout_id)}/turns")
+
+    def story(self, rollout_id: str, *, first: int = 0, count: int = 20) -> StoryAnswer:
+        """Return ``count`` turns of an episode from ``first`` on, also while it runs."""
+        query = {"first": str(first), "count": str(count)}
+        return self._exchange.get(StoryAnswer, f"/v1/rollouts/{id_part(rollout_id)}/story", query)
+
+    def episodes(self) -> tuple[RunningEpisodeAnswer, ...]:
+        """Return the episodes that the nodes hold now, at most 1,000."""
+        return self._exchange.get(RunningEpisodesAnswer, "/v1/episodes", {"limit": "1000"}).episodes
 
     # Rewards
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self, TypedDict
 
 from farm.client.client import FarmClient
 from farm.client.sandboxes import RemoteSandbox
-from farm.schemas.sandbox_answers import GradeAnswer, ToolCallAnswer
+from farm.schemas.sandboxes.answers import GradeAnswer, ToolCallAnswer
 
 AFTER_SUBMIT = "Not run: the work had been submitted."
 """The result of a call after the one that submitted, as in an episode."""

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from farm.client.http import ANSWER_S, FarmError, HttpSession, id_part, plain
 from farm.schemas.problems import PREFIX, ProblemType
-from farm.schemas.sandbox_answers import (
+from farm.schemas.sandboxes.answers import (
     ExecAnswer,
     FileWrittenAnswer,
     GradeAnswer,

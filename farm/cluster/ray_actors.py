@@ -187,6 +187,10 @@ class NodeAgentActor:
         """Call a method of the node's ``LearnerSandboxes`` for a ``RaySandboxHost``, which declares the types."""
         return await getattr((await self._agent()).sandboxes, method)(*arguments)
 
+    async def episode(self, method: str, *arguments: object) -> Any:
+        """Call a method of the node's ``LiveEpisodes`` for a ``RayNodeEpisodes``, which declares the types."""
+        return await getattr((await self._agent()).live, method)(*arguments)
+
     async def read_logs(self, query: LogQuery) -> LogPage:
         """Return what a query finds in the logs of this machine, also if the agent cannot start."""
         return await asyncio.to_thread(read_logs, self._plan.state_dir / "log", query)

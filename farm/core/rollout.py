@@ -164,6 +164,19 @@ class AuditFlag:
 
 
 @dataclass(frozen=True, slots=True)
+class GradedTest:
+    """An expected test of the verifier, and what the report says of it.
+
+    ``kind``: ``fail_to_pass`` or ``pass_to_pass``. ``outcome``: ``passed``, ``failed``, ``error``, ``skipped``, or
+    ``missing`` if the report does not name the test.
+    """
+
+    name: str
+    kind: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
 class BranchPoint:
     """A turn before which this rollout and others of its group parted. They share all that came before it.
 
@@ -191,8 +204,8 @@ class Rollout:
     ``branches``: the branch points on the way from the first turn, in order; none if the rollout shares no turn.
 
     ``turns``, ``messages_head`` (the first system and user messages), ``patch`` (the agent's change as a diff in git's
-    format) and ``reason`` (one line that explains the reward) are the sidecar, which is stored and fetched separately
-    from the fields that a learner needs.
+    format), ``reason`` (one line that explains the reward) and ``tests`` (the expected tests of the verifier) are the
+    sidecar, which is stored and fetched separately from the fields that a learner needs.
     """
 
     rollout_id: str
@@ -226,6 +239,7 @@ class Rollout:
     messages_head: tuple[Mapping[str, str], ...] = ()
     patch: str = ""
     reason: str = ""
+    tests: tuple[GradedTest, ...] = ()
     tool_pack: str = ""
     tools: tuple[str, ...] = ()
     audit: tuple[AuditFlag, ...] = ()

@@ -14,6 +14,8 @@ MOST_TOKENS = 16 * 1024 * 1024
 MOST_PATCH_CHARS = 8 * 1024 * 1024
 MOST_REASON_CHARS = 4_000
 MOST_FLAGS = 1_000
+MOST_TESTS = 5_000
+MOST_TEST_CHARS = 500
 MOST_FLAG_CHARS = 1_000
 MOST_NUMBER = 2**63 - 1
 TEXT_CHARS = (64 * 1024, 4 * 1024, 256)
@@ -36,6 +38,9 @@ def fit(rollout: Rollout) -> Rollout:
     audit = tuple(
         replace(flag, evidence=shorten(flag.evidence, MOST_FLAG_CHARS)) for flag in rollout.audit[:MOST_FLAGS]
     )
+    tests = tuple(replace(test, name=shorten(test.name, MOST_TEST_CHARS)) for test in rollout.tests[:MOST_TESTS])
+    if len(tests) < len(rollout.tests):
+        marks[CUT] = 1.0
     components, metrics = _finite(rollout.reward_components), _finite(rollout.metrics)
     if len(components) < len(rollout.reward_components) or len(metrics) < len(rollout.metrics):
         marks[NOT_FINITE] = 1.0
@@ -47,6 +52,7 @@ def fit(rollout: Rollout) -> Rollout:
         turns=turns,
         patch=patch,
         reason=reason,
+        tests=tests,
         audit=audit,
         reward_components=components,
         metrics={**metrics, **marks},
@@ -64,6 +70,7 @@ def bare_verdict(rollout: Rollout, cause: str) -> Rollout:
         fit(rollout),
         turns=(),
         patch="",
+        tests=(),
         audit=(),
         segments=(),
         branches=without_tokens(rollout.branches),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from farm.audit import audit_turns
 from farm.core.change import Change
-from farm.core.rollout import AuditFlag, BranchPoint, StopReason, Turn
+from farm.core.rollout import AuditFlag, BranchPoint, GradedTest, StopReason, Turn
 from farm.core.run import EpisodeAssignment
 from farm.core.task import Task
 from farm.core.untrainable_reasons import INCONSISTENT, NO_TOKENS
@@ -41,6 +41,7 @@ class EpisodeResult:
     reason: str = ""
     patch: str = ""
     screened: tuple[str, ...] = ()
+    tests: tuple[GradedTest, ...] = ()
     turns: tuple[Turn, ...] = ()
     replies: tuple[Reply, ...] = ()
     contexts: tuple[ContextLabel, ...] = ()
@@ -106,6 +107,7 @@ def describe_verdict(task: Task, progress: EpisodeProgress, agent: str, *, faile
         reason="; ".join(filter(None, (outcome.reason, progress.agent_end.note if progress.agent_end else ""))),
         patch=graded.patch if graded else "",
         screened=graded.screened if graded else (),
+        tests=graded.tests if graded else (),
     )
 
 

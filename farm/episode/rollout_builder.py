@@ -148,6 +148,7 @@ def _compose(assignment: EpisodeAssignment, result: EpisodeResult, failure: Fail
         harness_digest=harness_digest(assignment),
         branches=_branches(result.branches, built),
         patch=result.patch,
+        tests=result.tests if judged else (),
         reason=_reason(assignment, result) if judged else "",
     )
 

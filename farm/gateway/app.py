@@ -8,7 +8,8 @@ from fastapi.routing import APIRoute
 
 import farm
 from farm.config import Config
-from farm.gateway import errors
+from farm.episode.story import NodeEpisodes
+from farm.gateway import errors, page
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.errors import ApiError
 from farm.gateway.openapi import DescribedApi, operation_id
@@ -17,6 +18,7 @@ from farm.gateway.routes import (
     checkpoints,
     discovery,
     evaluations,
+    figures,
     groups,
     health,
     leases,
@@ -27,7 +29,9 @@ from farm.gateway.routes import (
     rollouts,
     runs,
     sandboxes,
+    stories,
 )
+from farm.gateway.stored_stories import StoryCache
 from farm.gateway.tasksets import Prepare, PreparedTasksets
 from farm.learner_sandboxes import SandboxNodes
 from farm.logs import NodeLogs
@@ -49,6 +53,7 @@ def make_app(
     sandbox_nodes: SandboxNodes,
     node_logs: NodeLogs,
     node_metrics: NodeMetricsSource,
+    node_episodes: NodeEpisodes,
 ) -> FastAPI:
     """Return the ASGI application. It opens and closes nothing: store, scheduler and nodes belong to the caller."""
     app = DescribedApi(
@@ -68,6 +73,8 @@ def make_app(
     app.state.node_logs = node_logs
     app.state.node_metrics = node_metrics
     app.state.log_searches = asyncio.Semaphore(logs.MOST_SEARCHES)
+    app.state.node_episodes = node_episodes
+    app.state.stories = StoryCache()
     app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
     app.state.prepared = PreparedTasksets(store, prepare, app.state.preparing)
     app.state.series = health.GatewayMetrics()
@@ -75,6 +82,7 @@ def make_app(
     app.state.answering = {}
     errors.install(app)
     app.include_router(health.router)
+    app.include_router(page.router)
     for router in (
         runs.router,
         policies.router,
@@ -87,6 +95,8 @@ def make_app(
         rewards.router,
         rollouts.router,
         evaluations.router,
+        stories.router,
+        figures.router,
         sandboxes.router,
     ):
         app.include_router(router, dependencies=[Depends(_check_query)])

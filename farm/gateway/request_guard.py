@@ -46,7 +46,9 @@ _RULES = (
 )
 """All other bodies are small JSON."""
 
-FOR_ANYBODY = ("/healthz", "/readyz", "/openapi.json")
+FOR_ANYBODY = ("/", "/healthz", "/readyz", "/openapi.json", "/ui")
+"""Paths that need no token, beside the files of the page."""
+
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -68,7 +70,7 @@ class RequestGuard:
             return
         headers = {name.lower(): value for name, value in scope["headers"]}
         authorization = headers.get(b"authorization", b"")
-        public = scope["path"] in FOR_ANYBODY and scope["method"] not in _WITH_BODY
+        public = _is_public(scope["path"]) and scope["method"] not in _WITH_BODY
         known = False
         try:
             if not public or self._gatekeeper.role(authorization) is not None:
@@ -90,6 +92,10 @@ class RequestGuard:
             return
         replay = receive if body is None else _replayed(body, receive)
         await self._app(scope, replay, send if known else _last(send))
+
+
+def _is_public(path: str) -> bool:
+    return path in FOR_ANYBODY or path.startswith("/ui/")
 
 
 def body_rule(path: str) -> BodyRule:

@@ -5,6 +5,7 @@ import heapq
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from farm.core.rollout import GradedTest
 from farm.core.task import Verifier
 from farm.core.test_frameworks import container_of_test, without_parameters
 from farm.grading.decoys.canary_file import DecoyFile
@@ -32,7 +33,7 @@ class Verdict:
     without parameters, of expected tests of which a false version passed. ``unreported``: the verifier gave no result
     at all, which an image that cannot run the tests causes as well. ``timed_out``: because it did not end in time,
     which a slow machine causes as well. ``none_passed``: of the tests that pass before the work, none passed, which a
-    broken test file causes as well.
+    broken test file causes as well. ``tests``: each expected test, those that did not pass first.
     """
 
     reward: float
@@ -56,6 +57,7 @@ class Verdict:
     unreported: bool = False
     timed_out: bool = False
     none_passed: bool = False
+    tests: tuple[GradedTest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ def decide(verifier: Verifier, canary: DecoyFile, evidence: VerifierEvidence, *,
         timed_out=evidence.timed_out,
         none_passed=bool(verifier.pass_to_pass) and passed.isdisjoint(verifier.pass_to_pass),
         tests_after_decoy=late if fault is None else (),
+        tests=_graded_tests(verifier, evidence.outcomes),
     )
 
 
@@ -283,6 +286,15 @@ def _components(verifier: Verifier, passed: Collection[str]) -> dict[str, float]
 
 def _expected_by_name(verifier: Verifier) -> tuple[tuple[str, Sequence[str]], ...]:
     return ("fail_to_pass", verifier.fail_to_pass), ("pass_to_pass", verifier.pass_to_pass)
+
+
+def _graded_tests(verifier: Verifier, outcomes: Mapping[str, CaseOutcome]) -> tuple[GradedTest, ...]:
+    tests = [
+        GradedTest(test, kind, str(outcomes.get(test, "missing")))
+        for kind, names in _expected_by_name(verifier)
+        for test in names
+    ]
+    return tuple(sorted(tests, key=lambda test: test.outcome == CaseOutcome.PASSED))
 
 
 def _fraction(name: str, passed: float, total: int) -> dict[str, float]:

@@ -17,6 +17,7 @@ from farm.node.assigned_episode import AssignedEpisode
 from farm.node.episode_runner import EpisodeRunner, RunnerParts
 from farm.node.heartbeat import EventSink, HeartbeatSender
 from farm.node.host_stats import cores, read_machine
+from farm.node.live_episodes import LiveEpisodes
 from farm.node.prewarm import SandboxPrewarmer
 from farm.node.publisher import AgentStore, RolloutPublisher
 from farm.node.recovery import reap, recover, remove_sandboxes, run_reap_loop
@@ -116,6 +117,7 @@ class NodeAgent:
         resources.metrics.follow(resources.image_cache, resources.pool, settings.state_dir, resources.image_disk)
         self._incarnation = secrets.token_hex(8)
         self._episodes: dict[str, AssignedEpisode] = {}
+        self.live = LiveEpisodes(node_id, self._episodes, self._journals)
         self._draining = False
         self._closing = False
         self._loops: list[asyncio.Task[None]] = []

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from farm.client import FarmClient
 from farm.plugins.requirement import required
-from farm.schemas.sandbox_answers import ExecAnswer, GradeAnswer
+from farm.schemas.sandboxes.answers import ExecAnswer, GradeAnswer
 
 with required("mini-swe-agent"):
     from minisweagent.exceptions import Submitted

@@ -157,8 +157,8 @@ class RunAnswer(AnswerBody):
     run is pinned to; "" if it uses the current one. ``left_out``: in the answer to ``only_fit``, the tasks that are not
     run, at most 1,000. ``outage`` says why a running episode waits for its policy's endpoint; "" if none does.
     ``warnings`` name likely failures, each with its remedy. ``harness``: the effective settings behind
-    ``harness_digest``. ``groups`` is 0 for a run without end. ``rates``: the retired and postponed tasks of the sampler
-    ``solve_rate``, at most 1,000, in the answer for one run.
+    ``harness_digest``. ``groups`` is 0 for a run without end. ``task_count`` counts the tasks of the run. ``rates``:
+    the retired and postponed tasks of the sampler ``solve_rate``, at most 1,000, in the answer for one run.
     """
 
     run_id: str
@@ -186,6 +186,7 @@ class RunAnswer(AnswerBody):
     warnings: tuple[str, ...] = ()
     left_out: tuple[LeftOutAnswer, ...] = ()
     options: GroupOptionsAnswer = GroupOptionsAnswer()
+    task_count: int = 0
     rates: tuple[TaskRateAnswer, ...] = ()
 
 
@@ -194,6 +195,9 @@ class DeletedAnswer(AnswerBody):
 
 
 class RunsAnswer(AnswerBody):
+    """Runs, newest first. ``of`` counts all that match."""
+
+    of: int = 0
     runs: tuple[RunAnswer, ...]
 
 
@@ -296,6 +300,13 @@ class RolloutsAnswer(AnswerBody):
     rollouts: tuple[RolloutHead, ...]
     cursor: str | None
     unreadable: tuple[str, ...] = ()
+
+
+class GroupMembersAnswer(AnswerBody):
+    """The stored members of a group without their tokens, by their index; also those of an incomplete group."""
+
+    group_id: str
+    rollouts: tuple[RolloutHead, ...]
 
 
 class NodeAnswer(AnswerBody):

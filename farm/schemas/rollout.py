@@ -104,6 +104,12 @@ class AuditFlagRecord(Wire):
     evidence: Text
 
 
+class GradedTestRecord(Wire):
+    name: Text
+    kind: Text
+    outcome: Text
+
+
 class BranchPointRecord(Wire):
     node: Text
     branch: Count
@@ -121,6 +127,7 @@ class Sidecar(Wire):
     messages_head: tuple[Mapping[Text, Text], ...] = ()
     patch: Text = ""
     reason: Text = ""
+    tests: tuple[GradedTestRecord, ...] = ()
 
 
 class RolloutHead(Wire):
@@ -186,6 +193,7 @@ class RolloutRecord(RolloutHead):
             plain["turns"] = tuple(turn.to_core() for turn in sidecar.turns)
             plain["messages_head"] = sidecar.messages_head
             plain |= {"patch": sidecar.patch, "reason": sidecar.reason}
+            plain["tests"] = tuple(core.GradedTest(**dict(test)) for test in sidecar.tests)
         return core.Rollout(**plain)
 
 

@@ -43,6 +43,8 @@ from farm.store.evaluations import EvaluationStore
 from farm.store.node_list import NodeListStore
 from farm.store.outside_redis import examine_redis
 from farm.store.policies import PolicyStore
+from farm.store.reading.figures import By, Figures, KeyedTally, Tally, curve, tallies, tally
+from farm.store.reading.heads import RolloutFilter, run_of_group
 from farm.store.rescoring import RescoreResult
 from farm.store.retention import DueGroup, DueRest, RetentionStore, StoredFrames
 from farm.store.reward_rules import StoredRules
@@ -52,6 +54,7 @@ from farm.store.types import FinishedLease, LeasedGroup, RolloutPage, RunRecord,
 
 __all__ = [
     "BadCursor",
+    "By",
     "CheckpointNeeded",
     "CheckpointRefused",
     "CheckpointResult",
@@ -60,9 +63,11 @@ __all__ = [
     "EmbeddedRedis",
     "EvaluationExists",
     "EvaluationStore",
+    "Figures",
     "FinishedLease",
     "GroupMismatch",
     "GroupNews",
+    "KeyedTally",
     "LearnerLife",
     "LearnerRecord",
     "LeaseFilter",
@@ -75,6 +80,7 @@ __all__ = [
     "RescoreResult",
     "RestoreResult",
     "RetentionStore",
+    "RolloutFilter",
     "RolloutPage",
     "RolloutTooLarge",
     "RulesChanged",
@@ -94,6 +100,7 @@ __all__ = [
     "StoredLease",
     "StoredRules",
     "StreamState",
+    "Tally",
     "TooManyEvaluations",
     "TooManyGroups",
     "TooManyLearners",
@@ -107,5 +114,9 @@ __all__ = [
     "UnknownRules",
     "UnknownRun",
     "WrongHistory",
+    "curve",
     "examine_redis",
+    "run_of_group",
+    "tallies",
+    "tally",
 ]

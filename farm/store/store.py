@@ -1,14 +1,12 @@
 """Runs, rollouts and bundles in Redis. The key schema heads ``lua/store.lua``."""
 
 import asyncio
-import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from farm.core.rollout import Rollout, Split, Status, aborted
 from farm.core.run import RunSpec, group_id, group_ordinal, parse_rollout_id
 from farm.rewards import apply_rules
-from farm.schemas.msgpack_encoding import MalformedRecord
-from farm.schemas.rollout import RolloutHead, RolloutRecord, Sidecar, from_msgpack
+from farm.schemas.rollout import RolloutRecord, Sidecar, from_msgpack
 from farm.schemas.run_encoding import dump_run_spec
 from farm.schemas.zstd_frames import unpack_frame
 from farm.store.delivery.checkpoints import CheckpointStore, LearnerLife
@@ -19,7 +17,6 @@ from farm.store.delivery.requested_groups import RequestedGroupStore
 from farm.store.encoding import pack_rollout, run_of
 from farm.store.errors import (
     RUNS_LISTED,
-    BadCursor,
     GroupMismatch,
     RulesChanged,
     RunEnded,
@@ -30,6 +27,7 @@ from farm.store.errors import (
 from farm.store.evaluations import EvaluationStore
 from farm.store.node_list import NodeListStore
 from farm.store.policies import PolicyStore
+from farm.store.reading.heads import RolloutFilter, RolloutHeadStore
 from farm.store.redis_client import RedisConnection
 from farm.store.rescoring import RescoreResult, rescore
 from farm.store.retention import RetentionStore
@@ -42,17 +40,8 @@ from farm.store.types import (
     RunState,
     StoredLease,
     counters,
-    read_head,
     run_record,
 )
-
-_log = logging.getLogger(__name__)
-
-_SCAN = 500
-"""Heads read per round trip."""
-
-_MOST_SCANNED = 10_000
-"""Heads read per page, so that a filter that nothing matches cannot hold a request for long."""
 
 
 class Store:
@@ -71,6 +60,7 @@ class Store:
         self.checkpoints = CheckpointStore(self._connection, prefix)
         self.requests = RequestedGroupStore(self._connection, prefix)
         self.policies = PolicyStore(self._connection, prefix)
+        self.heads = RolloutHeadStore(self._connection, prefix, self.run_ids)
         self.sandboxes = SandboxRecordStore(self._connection, prefix)
         self.evaluations = EvaluationStore(self._connection, prefix)
 
@@ -312,42 +302,9 @@ class Store:
         limit: int = 100,
         cursor: str | None = None,
     ) -> RolloutPage:
-        """Return a page of rollouts: newest runs first, and within a run the latest accepted first. Raises BadCursor.
-
-        A page may hold fewer than ``limit`` rollouts, even none, and still have a cursor, because one call reads a
-        bounded number of records.
-        """
-        runs = [run_id] if run_id is not None else await self.run_ids()
-        place = _parse_cursor(cursor)
-        if place:
-            if place[0] not in runs:
-                raise BadCursor("the cursor belongs to another listing; start again without one")
-            runs = runs[runs.index(place[0]) :]
-        found: list[RolloutHead] = []
-        unreadable: list[str] = []
-        scanned = 0
-        for run in runs:
-            below = place[1] if place and place[0] == run else None
-            while True:
-                batch = await self._heads_below(run, below)
-                for seq, name, head in batch:
-                    below = seq
-                    scanned += 1
-                    if isinstance(head, MalformedRecord):
-                        unreadable.append(name)
-                        _log.error("the record of the rollout %s cannot be read: %s", name, head)
-                    elif (
-                        head is not None
-                        and group_id in (None, head.group_id)
-                        and task_id in (None, head.task_id)
-                        and status in (None, head.status)
-                    ):
-                        found.append(head)
-                    if len(found) >= limit or scanned >= _MOST_SCANNED:
-                        return RolloutPage(tuple(found), f"{run}:{below}", tuple(unreadable))
-                if len(batch) < _SCAN:
-                    break
-        return RolloutPage(tuple(found), None, tuple(unreadable))
+        """See ``RolloutHeadStore.page``."""
+        wanted = RolloutFilter(group_id=group_id, task_id=task_id, status=status)
+        return await self.heads.page(run_id, wanted, limit=limit, cursor=cursor)
 
     # Leases
 
@@ -398,26 +355,3 @@ class Store:
 
     def _base(self, run_id: str) -> str:
         return f"{self._prefix}:{{{run_id}}}"
-
-    async def _heads_below(
-        self, run_id: str, below: int | None
-    ) -> list[tuple[int, str, RolloutHead | MalformedRecord | None]]:
-        """Return order numbers, ids and heads, in the order of acceptance. A deleted rollout has no head."""
-        base = self._base(run_id)
-        top = "+inf" if below is None else f"({below}"
-        async with self._connection.client() as redis:
-            found = await redis.zrevrangebyscore(f"{base}:order", top, "-inf", start=0, num=_SCAN, withscores=True)
-            heads = await redis.hmget(f"{base}:heads", [name for name, _ in found]) if found else []
-        return [
-            (int(score), name.decode(), read_head(packed) if packed else None)
-            for (name, score), packed in zip(found, heads, strict=True)
-        ]
-
-
-def _parse_cursor(cursor: str | None) -> tuple[str, int] | None:
-    if cursor is None:
-        return None
-    run, _, seq = cursor.rpartition(":")
-    if not run or not seq.isascii() or not seq.isdigit() or len(seq) > 18:
-        raise BadCursor("the cursor is not from this store; start again without one")
-    return run, int(seq)

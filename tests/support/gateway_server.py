@@ -9,12 +9,14 @@ from pydantic import SecretStr
 
 from farm.config import Config
 from farm.core.run import TaskRef
+from farm.episode.story import LiveText, NodeEpisodes, NodeEpisodesAway, TellingOrder, TextPlace
 from farm.gateway import Prepare, SchedulerUnavailable, TasksetError, listen, make_app, serving
 from farm.gateway.connections import Shares
 from farm.learner_sandboxes import NodeAway, SandboxHost, SandboxNodes
 from farm.logs import LogPage, LogQuery, LogsUnavailable, NodeLogs
 from farm.scheduler.client import NodeMetricsSource, NodeMetricsUnavailable, SchedulerClient
 from farm.scheduler.status import FarmStatus, NodeStatus, RunStatus, SandboxPlacement
+from farm.schemas.story import RunningEpisodeAnswer, StoryWindow
 from farm.store import Store
 from farm.tasks.validation_file import FitTasks
 from tests.support.rollouts import TASK
@@ -92,6 +94,21 @@ def prepare(path: Path, tools: Sequence[str], fit: FitTasks | None = None, /) ->
     return [(TASK, b"bundle")]
 
 
+class NoEpisodes:
+    """Nodes whose agents do not answer."""
+
+    async def list(self, node_id: str) -> tuple[RunningEpisodeAnswer, ...]:
+        raise NodeEpisodesAway("its agent does not answer")
+
+    async def story(
+        self, node_id: str, rollout_id: str, order: TellingOrder
+    ) -> tuple[RunningEpisodeAnswer, StoryWindow] | None:
+        raise NodeEpisodesAway("its agent does not answer")
+
+    async def text(self, node_id: str, rollout_id: str, place: TextPlace) -> LiveText | None:
+        raise NodeEpisodesAway("its agent does not answer")
+
+
 class NoLogs:
     """Nodes whose agents do not answer."""
 
@@ -118,6 +135,7 @@ async def running_gateway(
     sandbox_nodes: SandboxNodes | None = None,
     node_logs: NodeLogs | None = None,
     node_metrics: NodeMetricsSource | None = None,
+    node_episodes: NodeEpisodes | None = None,
     prepare: Prepare = prepare,
     idle_s: int = 30,
     shares: Shares | None = None,
@@ -129,15 +147,15 @@ async def running_gateway(
     secrets = {role: SecretStr(token) for role, token in known.items()}
     config = Config(state_dir=state_dir, tokens=secrets, tasksets=state_dir / "tasksets", **settings)
     nodes = sandbox_nodes or NoNodes()
-    logs = node_logs or NoLogs()
     app = make_app(
         store,
         scheduler or RecordingScheduler(),
         config,
         prepare=prepare,
         sandbox_nodes=nodes,
-        node_logs=logs,
+        node_logs=node_logs or NoLogs(),
         node_metrics=node_metrics or NoMetrics(),
+        node_episodes=node_episodes or NoEpisodes(),
     )
     async with serving(app, listen("127.0.0.1", port), idle_s=idle_s, shares=shares) as url:
         yield url

@@ -6,7 +6,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from farm.core.run import EpisodeAssignment
-from farm.episode.journal.state import InterruptedEpisode
+from farm.episode.journal.entries import JournalError
+from farm.episode.journal.state import InterruptedEpisode, JournalState
 from farm.episode.journal.writer import UNFINISHED, EpisodeJournal
 
 _log = logging.getLogger(__name__)
@@ -20,7 +21,26 @@ class JournalDirectory:
 
     def of(self, assignment: EpisodeAssignment) -> EpisodeJournal:
         """Return the journal of a new attempt."""
-        return EpisodeJournal(self._directory / f"{quote(assignment.rollout_id, safe='')}.{assignment.attempt}")
+        return EpisodeJournal(self._path(assignment))
+
+    def read(self, assignment: EpisodeAssignment) -> JournalState | None:
+        """Return what the journal of a running attempt holds now; None if it has none, or none that can be read.
+
+        Blocks.
+        """
+        try:
+            with self._path(assignment).open("rb") as file:
+                state, _ = JournalState.read(file)
+        except (OSError, JournalError):  # it may be replaced or removed at any time
+            return None
+        return state
+
+    def has(self, assignment: EpisodeAssignment) -> bool:
+        """Return whether the conversation of a running attempt has begun, as far as its journal says."""
+        return self._path(assignment).exists()
+
+    def _path(self, assignment: EpisodeAssignment) -> Path:
+        return self._directory / f"{quote(assignment.rollout_id, safe='')}.{assignment.attempt}"
 
     def find_interrupted(self) -> list[tuple[EpisodeJournal, InterruptedEpisode]]:
         """Scan the journals that a killed process left, and count one more process in each. Blocks."""

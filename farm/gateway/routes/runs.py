@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 
 from farm.agents import UnknownAgent, named_agent
 from farm.config import Config
@@ -17,32 +17,27 @@ from farm.core.harness import DEFAULT_HARNESS
 from farm.core.run import RETURNED, PolicySpec, RunSpec, TaskRef, is_requested
 from farm.core.run_options.groups import SamplerKind
 from farm.gateway.auth import AsOperator, AsViewer
-from farm.gateway.endpoint_warnings import warn_of_endpoints, warn_of_loopback
+from farm.gateway.endpoint_warnings import warn_of_endpoints
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
+from farm.gateway.run_answers import run_answer
 from farm.gateway.tasksets import Prepare, TasksetError, locate
 from farm.policy.base import PolicyError
 from farm.policy.configured_endpoints import endpoint_rules
 from farm.scheduler.client import NO_ANSWER, SchedulerClient, SchedulerUnavailable
 from farm.scheduler.runs.learner_progress import feedback_of
 from farm.scheduler.runs.samplers import GroupOutcome, SolveRateSampler, TaskStanding
-from farm.scheduler.status import FarmStatus, RunStatus
-from farm.schemas.harness import harness_digest, harness_settings
+from farm.scheduler.status import FarmStatus
 from farm.schemas.problems import ProblemType
 from farm.schemas.requests import RUN_ID, CreateRun, EmptyBody
 from farm.schemas.responses import (
     ArchiveAnswer,
-    BranchingAnswer,
     DeletedAnswer,
     FarmAnswer,
-    GroupOptionsAnswer,
     LeftOutAnswer,
     NodeAnswer,
-    PolicyAnswer,
     RunAnswer,
     RunsAnswer,
-    RunSummary,
-    TaskAnswer,
     TaskRateAnswer,
 )
 from farm.store import RunInUse, RunRecord, RunState, Store, UnknownPolicy, UnknownRun
@@ -108,11 +103,27 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
 
 
 @router.get("/runs")
-async def list_runs(request: Request, role: AsViewer) -> RunsAnswer:
-    """List runs, newest first."""
+async def list_runs(
+    request: Request,
+    role: AsViewer,
+    state: RunState | None = None,
+    contains: Annotated[str, Query(max_length=512)] = "",
+    tasks: bool = True,
+    offset: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+    limit: Annotated[int | None, Query(ge=1, le=1000)] = None,
+) -> RunsAnswer:
+    """List runs, newest first; without ``limit``, all.
+
+    ``contains``: a part of the id, of the policy's name or of a task's id. ``tasks`` false leaves out the tasks of each
+    run. The parameters are those of the query.
+    """
     store: Store = request.app.state.store
     status = await farm_status_or_empty(request)
-    return RunsAnswer(runs=tuple(_answer(run, status) for run in await store.list_runs()))
+    every = [run for run in await store.list_runs() if state in (None, run.state) and _contains(run, contains)]
+    wanted = every[offset:] if limit is None else every[offset : offset + limit]
+    runs = (run_answer(run, status) for run in wanted)
+    shown = runs if tasks else (run.model_copy(update={"tasks": ()}) for run in runs)
+    return RunsAnswer(runs=tuple(shown), of=len(every))
 
 
 @router.get("/runs/{run_id}")
@@ -259,7 +270,7 @@ async def _load_run(request: Request, run_id: str) -> RunAnswer:
     run = await store.get_run(run_id)
     if run is None:
         raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
-    answer = _answer(run, await farm_status_or_empty(request))
+    answer = run_answer(run, await farm_status_or_empty(request))
     if run.spec.options.sampler is not SamplerKind.SOLVE_RATE:
         return answer
     news = await store.pacing.news(run_id)
@@ -320,38 +331,9 @@ async def ask_scheduler(call: Awaitable[Answer], *, wait_s: float = 0.0) -> Answ
         raise SchedulerUnavailable(NO_ANSWER) from error
 
 
-def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
-    live = next((one for one in status.runs if one.run_id == run.spec.run_id), RunStatus(run.spec.run_id, 0, 0, 0, ""))
-    return RunAnswer(
-        run_id=run.spec.run_id,
-        state=run.state.value,
-        reason=run.reason,
-        created_at=run.created_at,
-        ended_at=run.ended_at,
-        tasks=tuple(TaskAnswer(id=task.id, digest=task.digest) for task in run.spec.tasks),
-        policy=PolicyAnswer.model_validate(run.spec.policy),
-        group_size=run.spec.group_size,
-        groups=run.spec.groups,
-        options=GroupOptionsAnswer.model_validate(run.spec.options),
-        split=run.spec.split.value,
-        seed=run.spec.seed,
-        tools=run.spec.tools,
-        rewards=run.spec.rewards,
-        agent=run.spec.agent.name if run.spec.agent else "",
-        branching=BranchingAnswer.model_validate(run.spec.branching) if run.spec.branching else None,
-        harness_digest=harness_digest(run.spec),
-        harness=harness_settings(run.spec),
-        summary=_summary(run),
-        running=live.running,
-        waiting=live.waiting,
-        why_waiting=live.why_waiting,
-        outage=live.outage,
-        warnings=_warnings(run, status),
-    )
-
-
-def _warnings(run: RunRecord, status: FarmStatus) -> tuple[str, ...]:
-    return () if run.state.ended else warn_of_loopback(run.spec.policy.endpoint, status)
+def _contains(run: RunRecord, part: str) -> bool:
+    spec = run.spec
+    return part in spec.run_id or part in spec.policy.name or any(part in task.id for task in spec.tasks)
 
 
 async def _warn(policy: PolicySpec, request: Request) -> tuple[str, ...]:
@@ -363,36 +345,3 @@ async def _warn(policy: PolicySpec, request: Request) -> tuple[str, ...]:
             endpoints = (await store.policies.get(policy.policy)).endpoints
     rules = endpoint_rules(request.app.state.config)
     return await warn_of_endpoints(endpoints, rules, await farm_status_or_empty(request))
-
-
-def _summary(run: RunRecord) -> RunSummary:
-    count = {name: int(value) for name, value in run.counts.items()}.get
-    accepted, unjudged = count("accepted", 0), count("unjudged", 0)
-    judged = accepted - unjudged
-    dropped = count("dropped_zero_variance", 0) + count("dropped_stale", 0)
-    complete, restored = count("groups_complete", 0), count("groups_restored", 0)
-    acked = count("groups_acked", 0) - restored
-    return RunSummary(
-        expected=(run.spec.groups and run.spec.groups + count("groups_returned", 0)) * run.spec.group_size,
-        accepted=accepted,
-        solved=count("solved", 0),
-        unjudged=unjudged,
-        reward_mean=run.counts.get("reward_sum", 0.0) / judged if judged else None,
-        tokens=count("tokens", 0),
-        groups_complete=complete,
-        groups_waiting=complete - acked - dropped,
-        groups_acked=acked,
-        groups_dropped=dropped,
-        groups_dropped_stale=count("dropped_stale", 0),
-        groups_returned=count("groups_returned", 0),
-        groups_early=count("groups_early", 0),
-        groups_redelivered=count("groups_redelivered", 0),
-        groups_provisional=count("groups_provisional", 0),
-        groups_restored=restored,
-        surplus=count("surplus", 0),
-        queued_bytes=max(0, count("bytes_queued", 0)),
-        policy_lag_mean=count("lag_sum", 0) / count("lag_groups", 0) if count("lag_groups", 0) else None,
-        statuses={
-            name.removeprefix("status:"): int(value) for name, value in run.counts.items() if name.startswith("status:")
-        },
-    )

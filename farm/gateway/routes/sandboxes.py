@@ -28,7 +28,7 @@ from farm.rewards import Unscored, score
 from farm.schemas.problems import ProblemType
 from farm.schemas.request_body import NO_NUL
 from farm.schemas.requests import SANDBOX_ID
-from farm.schemas.sandbox_answers import (
+from farm.schemas.sandboxes.answers import (
     ExecAnswer,
     FileWrittenAnswer,
     GradeAnswer,
@@ -37,7 +37,7 @@ from farm.schemas.sandbox_answers import (
     SandboxesAnswer,
     ToolCallAnswer,
 )
-from farm.schemas.sandbox_requests import (
+from farm.schemas.sandboxes.requests import (
     MOST_PATH_CHARS,
     CreateSandboxBody,
     ExecBody,

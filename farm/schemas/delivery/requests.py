@@ -6,7 +6,7 @@ from pydantic import Field, StrictInt, model_validator
 
 from farm.schemas.request_body import RequestBody
 from farm.schemas.requests import CreateRun, Name, RunId, Version
-from farm.schemas.sandbox_requests import Short
+from farm.schemas.sandboxes.requests import Short
 
 GROUP_ID = r"^req-[0-9a-f]{24}-g000000$"
 _FIELDS_OF_GROUPS = frozenset(

@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from farm.cluster import ClusterError, running_farm, stop_farm, sweep_farm
 from farm.cluster.launch import GatewayConfig, RunningFarm, start_farm
+from farm.episode.story import NodeEpisodesAway, TellingOrder, TextPlace
 from farm.learner_sandboxes import CreateSandbox, NodeAway, RefusalKind, SandboxRefused, WriteFile
 from farm.scheduler.client import SchedulerUnavailable
 from farm.schemas.rollout import RolloutHead
@@ -201,6 +202,35 @@ async def test_second_farm_in_same_state_dir_is_refused(farm: Farm) -> None:
     assert running_farm(farm.directory / "head") == farm.running.info
 
 
+async def test_running_episode_is_read_over_ray(farm: Farm) -> None:
+    from farm.cluster.ray_agents import RayAgents  # Ray reads its environment when it is imported first
+    from farm.cluster.ray_nodes.episodes import RayNodeEpisodes
+
+    episodes, rollout = RayNodeEpisodes(RayAgents(farm.running.scheduler)), "watched-g000000-000"
+    node = (await farm.running.scheduler.status()).present[0].node_id
+    farm.gate.shut()
+    try:
+        await farm.run("watched", groups=1, group_size=1)
+
+        async def is_graded() -> bool:
+            told = await episodes.story(node, rollout, TellingOrder())
+            return told is not None and told[0].phase == "grading"
+
+        await until(is_graded)
+        assert [one.rollout_id for one in await episodes.list(node)] == [rollout]
+        told = await episodes.story(node, rollout, TellingOrder(count=1))
+        assert told is not None
+        assert len(told[1].turns) == 1
+        text = await episodes.text(node, rollout, TextPlace("arguments", 0, 0, 0, 10))
+        assert text is not None
+        assert text.of > 0
+    finally:
+        farm.gate.open()
+    await farm.ended("watched")
+    with pytest.raises(NodeEpisodesAway):
+        await episodes.list("absent")
+
+
 async def test_episodes_of_killed_agent_are_completed(farm: Farm) -> None:
     async with second_node(farm, "second") as (_, second, agent_pid):
         farm.gate.shut()
@@ -307,7 +337,7 @@ async def test_restarted_scheduler_names_redis_that_does_not_answer(farm: Farm) 
 async def test_learner_sandbox_ends_with_killed_agent(farm: Farm) -> None:
     # These import Ray, which then reads the farm's token.
     from farm.cluster.ray_agents import RayAgents
-    from farm.cluster.ray_sandbox_nodes import RaySandboxNodes
+    from farm.cluster.ray_nodes.sandboxes import RaySandboxNodes
 
     scheduler, bundle = farm.running.scheduler, task()
     await farm.store.put_bundle(bundle.task.digest, pack(bundle))

@@ -118,7 +118,7 @@ def test_failed_file_leaves_nothing(tmp_path: Path) -> None:
 def test_rows_get_the_columns_of_an_export(tmp_path: Path) -> None:
     bare, full = (
         {"rollout_id": "a"},
-        {"rollout_id": "a", "turns": [1], "messages_head": [], "patch": "", "reason": ""},
+        {"rollout_id": "a", "turns": [1], "messages_head": [], "patch": "", "reason": "", "tests": []},
     )
     assert with_columns(full, turns=False) == bare
     assert with_columns(bare, turns=True) == {**full, "turns": []}

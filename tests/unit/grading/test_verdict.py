@@ -296,6 +296,17 @@ def test_missing_id_names_similar_reported_test(reported: str, told: str) -> Non
     assert verdict.reason.endswith(f"the first is {NEW} (not reported{told})")
 
 
+def test_each_expected_test_is_listed_and_failures_come_first() -> None:
+    verifier = make_verifier(fail_to_pass=(NEW,), pass_to_pass=(OLD, "tests/test_a.py::test_gone"))
+    outcomes = {NEW: CaseOutcome.PASSED, OLD: CaseOutcome.ERROR, **HONEST}
+    verdict = decide(verifier, DECOYS, VerifierEvidence(outcomes), pristine=False)
+    assert [(test.name, test.kind, test.outcome) for test in verdict.tests] == [
+        (OLD, "pass_to_pass", "error"),
+        ("tests/test_a.py::test_gone", "pass_to_pass", "missing"),
+        (NEW, "fail_to_pass", "passed"),
+    ]
+
+
 def test_reward_requires_all_tests_passed() -> None:
     verdict = decide(
         make_verifier(),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from farm.schemas.sandbox_requests import CreateSandboxBody, ExecBody, ForkBody, ToolCallBody
+from farm.schemas.sandboxes.requests import CreateSandboxBody, ExecBody, ForkBody, ToolCallBody
 
 
 @pytest.mark.parametrize(

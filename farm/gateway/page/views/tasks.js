@@ -1,0 +1,98 @@
+/** Tasks with their solve rates over the latest rollouts. */
+
+import {html, useRef} from "../lib/dom.js";
+import {get} from "../lib/api.js";
+import {count, reward, seconds} from "../lib/format.js";
+import {usePages} from "../lib/poll.js";
+import {link, toTask, usePlace} from "../lib/router.js";
+import {visible} from "../lib/text.js";
+import {Notice, Rate, Time} from "../parts/bits.js";
+import {WordFilter} from "../parts/filters.js";
+import {Windowed} from "../parts/windowed.js";
+
+const PAGE = 200;
+
+export function TasksView() {
+  const pane = useRef(null);
+  return html`<section class="view" ref=${pane}>
+    <header class="head">
+      <h1>Tasks</h1>
+      <div class="filters"><${WordFilter} label="Task" /></div>
+    </header>
+    <${RateTable} by="task" scroller=${pane} />
+  </section>`;
+}
+
+/** @param {{by: "task" | "version", run?: string, scroller: any}} props */
+export function RateTable({by, run, scroller}) {
+  const {query} = usePlace();
+  const stored = useRef({rollouts: 0, stored: 0});
+  const pages = usePages(
+    async (cursor, signal) => {
+      const offset = Number(cursor || 0);
+      const page = await get(
+        "/v1/solve-rates",
+        {by, run_id: run, contains: query.contains, offset, limit: PAGE},
+        signal,
+      );
+      stored.current = page;
+      return {
+        items: page.rates,
+        cursor: offset + page.rates.length < page.of ? String(offset + page.rates.length) : null,
+      };
+    },
+    [by, run, query.contains],
+  );
+  const {items} = pages;
+  return html`<${Notice}
+      reading=${{...pages, data: pages.begun || null, loading: !pages.begun}}
+      empty=${pages.begun && !items.length ? "No rollout is stored for this." : ""}
+    />
+    ${
+      items.length > 0 &&
+      html`<div class="table rates">
+          <div class="tr th" aria-hidden="true">
+            <span>${by === "task" ? "task" : "policy and version"}</span><span>solved</span
+            ><span class="num">judged</span><span class="num">reward</span> <span class="num">turns</span
+            ><span class="num">tokens</span><span class="num">time</span><span class="num">failed</span
+            ><span class="num">audit</span><span>latest</span>
+          </div>
+          <${Windowed}
+            count=${items.length}
+            estimate=${41}
+            scroller=${scroller}
+            label="Solve rates"
+            row=${(/** @type {number} */ index) => html`<${RateRow} rate=${items[index]} run=${run} />`}
+            onRange=${(/** @type {number} */ _, /** @type {number} */ last) => last >= items.length - 20 &&
+              pages.more()}
+          />
+        </div>
+        ${stored.current.rollouts < stored.current.stored &&
+    html`<p class="dim foot">
+      ${`Of the latest ${count(stored.current.rollouts)} of ${count(stored.current.stored)} rollouts.`}
+    </p>`}`
+    }`;
+}
+
+/** @param {{rate: any, run?: string}} props */
+function RateRow({rate, run}) {
+  const {tally} = rate;
+  const name = rate.task_id || `${rate.policy}${rate.version === null ? "" : ` version ${rate.version}`}`;
+  const address = run
+    ? link(["runs", run], {contains: rate.task_id})
+    : rate.task_id
+      ? toTask(rate.task_id)
+      : link(["rollouts"], {policy: rate.policy, policy_version: rate.version});
+  return html`<div class="tr">
+    <span class="main cut"><a data-row href=${address}>${visible(name)}</a></span>
+    <span data-label="solved"><${Rate} part=${tally.solved} of=${tally.judged} /></span>
+    <span class="num" data-label="judged">${count(tally.judged)}</span>
+    <span class="num" data-label="reward">${reward(tally.reward_mean)}</span>
+    <span class="num" data-label="turns">${count(tally.turns_mean)}</span>
+    <span class="num" data-label="tokens">${count(tally.tokens_mean)}</span>
+    <span class="num" data-label="time">${seconds(tally.seconds_mean)}</span>
+    <span class=${`num ${tally.failed ? "bad" : ""}`} data-label="failed">${tally.failed || "–"}</span>
+    <span class=${`num ${tally.flagged ? "warn" : ""}`} data-label="audit">${tally.flagged || "–"}</span>
+    <span data-label="latest"><${Time} unix=${tally.last_at} /></span>
+  </div>`;
+}
