@@ -24,14 +24,15 @@ from farm.grading.tripwire.body_checks import (
     watch_successes,
 )
 from farm.grading.tripwire.channel import open_channel
+from farm.grading.tripwire.code_checks import follow_code
 from farm.grading.tripwire.event_source import (
     LIBRARY_READERS,
-    LOADERS,
     NEVER_STOP,
     STOP_AT_OTHER_CODE,
     STOP_AT_OTHER_PACKAGES,
     follow_lines,
 )
+from farm.grading.tripwire.frame_checks import follow_frames
 from farm.grading.tripwire.library_checks import (
     INTERPRETERS_ARE_PUBLIC,
     MEMORY,
@@ -62,7 +63,6 @@ EVENTS_BETWEEN_CHECKS = 256
 
 def install(settings: Any) -> None:
     getframe, stat, modules, kind_of, text_of, entries_of = sys._getframe, os.stat, sys.modules, type, str, vars
-    function_kind = type(install)
     is_collecting, collect, stop_collecting = gc.isenabled, gc.enable, gc.disable
     home, report = settings["home"], settings["report"]
     changed, excused = dict(settings["changed"]), dict(settings["excused"])
@@ -70,9 +70,8 @@ def install(settings: Any) -> None:
     report_home, stdlib = posixpath.dirname(report), posixpath.dirname(os.__file__)
     here = f"{home}/sitecustomize.py"
     own, mark = os.urandom(8).hex(), os.urandom(8).hex()  # prefix of the tripwire's own events; the tests' own event
-    compiled_names, place_of, path_of, is_changed, holds, find_changed_line, passes, on_started = follow_lines(
-        settings, own
-    )
+    lines = follow_lines(settings, own)
+    _, place_of, path_of, is_changed, holds, find_changed_line, passes, on_started = lines
     channel = open_channel(settings)
     if channel is None:
         return
@@ -208,80 +207,6 @@ def install(settings: Any) -> None:
         check_library(full=False)
         phase_of_body(test, when, args[2] is True, args[3])
 
-    def on_frame_access(event: str, args: Any, frame: Any) -> None:
-        by = find_changed_line(frame, STOP_AT_OTHER_CODE, LIBRARY_READERS)
-        if by:
-            finding("frames", by, event)
-
-    def is_test_function(value: Any) -> bool:
-        code = value.__code__ if kind_of(value) is function_kind else None
-        return code is not None and place_of(code.co_filename) == "test" and code.co_name.startswith("test")
-
-    def on_attribute(event: str, args: Any, frame: Any) -> None:
-        name = plain(args[1]) if len(args) > 1 else ""
-        if event == "object.__setattr__" and is_runner_function(args[0]):
-            by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
-            if by:
-                finding("test_code", by, event + " " + name + " of " + args[0].__name__)
-        if event == "object.__setattr__" and name in ("__defaults__", "__kwdefaults__") and is_test_function(args[0]):
-            by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
-            if by:
-                finding("test_code", by, event + " " + name + " of " + args[0].__name__)
-        if name == "__code__" and is_test_function(args[0]):
-            writes, code_file = event == "object.__setattr__", frame.f_code.co_filename
-            # inspect and functools ask for it when a decorator asks what kind of function it decorates.
-            by = (
-                find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
-                if writes or place_of(code_file) != "tool" or code_file.endswith("/dis.py")
-                else None
-            )
-            if by:
-                finding("test_code" if writes else "frames", by, event + " __code__ of " + args[0].__name__)
-        elif name in ("tb_frame", "gi_frame", "cr_frame", "ag_frame"):
-            by = find_changed_line(frame, STOP_AT_OTHER_CODE, LIBRARY_READERS)
-            if by:
-                finding("frames", by, event + " " + name)
-
-    def is_runner_function(value: Any) -> bool:
-        name = value.__code__.co_filename if kind_of(value) is function_kind else ""
-        return "/_pytest/" in name or "/pluggy/" in name
-
-    def on_referents(event: str, args: Any, frame: Any) -> None:
-        if any(is_test_function(one) for one in args):
-            on_frame_access(event, args, frame)
-
-    def on_added_hook(event: str, args: Any, frame: Any) -> None:
-        by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
-        if by:
-            finding("disguise", by, event)
-
-    def on_compile(event: str, args: Any, frame: Any) -> None:
-        name = plain(args[1]) if len(args) > 1 else ""
-        if event == "code.__new__" and bytecode_of(frame):  # before 3.10 marshal has no event
-            on_unmarshal(event, args, frame)
-            return
-        if not name:
-            return
-        by = find_changed_line(frame, STOP_AT_OTHER_CODE, LOADERS + "parse literal_eval ")
-        if by:
-            if name.startswith(stdlib + "/") or place_of(name) in ("test", "changed", "tool"):
-                finding("disguise", by, event + " as " + name)
-            compiled_names.add(name)
-
-    def bytecode_of(frame: Any) -> Any:
-        """Return the file whose bytecode a loader in ``frame`` reads; "" if it is not a loader."""
-        names = frame.f_locals if frame is not None and place_of(frame.f_code.co_filename) == "tool" else {}
-        return path_of(names.get("bytecode_path") or names.get("fullpath"))
-
-    def on_unmarshal(event: str, args: Any, frame: Any) -> None:
-        path = bytecode_of(frame)
-        place = place_of(path)
-        if place == "changed":  # its line numbers cannot be checked
-            finding("disguise", (path, 0), "bytecode without its source was loaded")
-        by = find_changed_line(frame, STOP_AT_OTHER_CODE, "" if place == "foreign" else LOADERS)
-        if by:
-            finding("disguise", by, event)
-
     def on_native(event: str, args: Any, frame: Any) -> None:
         while frame is not None and frame.f_code.co_filename.startswith((here, stdlib + "/ctypes/")):
             frame = frame.f_back
@@ -347,6 +272,8 @@ def install(settings: Any) -> None:
         if by and not by[2]:
             finding("locks", by, event)
 
+    on_frame_access, on_attribute, on_referents = follow_frames(place_of, find_changed_line, finding)
+    on_compile, on_unmarshal, on_added_hook = follow_code(stdlib, lines, finding)
     hold, check_runner, of_change = follow_runner(place_of, is_changed, finding, report, tests)
     check_library, check_test = follow_library(stdlib, of_change, finding), follow_tests(of_change, finding)
     bodies = follow_bodies(place_of, of_change, finding)

@@ -20,7 +20,16 @@ from farm.grading.tripwire.changed_lines import ChangedLines
 from farm.grading.tripwire.kinds import CERTAIN, UNCERTAIN
 from sandboxes.interface import ExecResult, Sandbox
 
-HOOK_MODULES = ("runner_checks", "channel", "event_source", "library_checks", "body_checks", "audit_hook")
+HOOK_MODULES = (
+    "runner_checks",
+    "channel",
+    "event_source",
+    "frame_checks",
+    "code_checks",
+    "library_checks",
+    "body_checks",
+    "audit_hook",
+)
 """The modules whose source is concatenated to the hook, in this order."""
 SHELL = ("/.farm/bin/bash", "-c")
 BUSYBOX = "/.farm/bin/busybox"

@@ -1,0 +1,55 @@
+"""Reports lines of the change that read frames, or touch the code of tests. Runs as part of ``audit_hook``."""
+
+from typing import Any
+
+from farm.grading.tripwire.event_source import LIBRARY_READERS, STOP_AT_OTHER_CODE, STOP_AT_OTHER_PACKAGES
+from farm.grading.tripwire.runner_checks import plain
+
+
+def follow_frames(place_of: Any, find_changed_line: Any, finding: Any) -> Any:
+    """Return the functions that take the events of frames, of attributes and of ``gc.get_referents``."""
+    kind_of, function_kind = type, type(follow_frames)
+
+    def on_frame_access(event: str, args: Any, frame: Any) -> None:
+        by = find_changed_line(frame, STOP_AT_OTHER_CODE, LIBRARY_READERS)
+        if by:
+            finding("frames", by, event)
+
+    def is_test_function(value: Any) -> bool:
+        code = value.__code__ if kind_of(value) is function_kind else None
+        return code is not None and place_of(code.co_filename) == "test" and code.co_name.startswith("test")
+
+    def on_attribute(event: str, args: Any, frame: Any) -> None:
+        name = plain(args[1]) if len(args) > 1 else ""
+        if event == "object.__setattr__" and is_runner_function(args[0]):
+            by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
+            if by:
+                finding("test_code", by, event + " " + name + " of " + args[0].__name__)
+        if event == "object.__setattr__" and name in ("__defaults__", "__kwdefaults__") and is_test_function(args[0]):
+            by = find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
+            if by:
+                finding("test_code", by, event + " " + name + " of " + args[0].__name__)
+        if name == "__code__" and is_test_function(args[0]):
+            writes, code_file = event == "object.__setattr__", frame.f_code.co_filename
+            # inspect and functools ask for it when a decorator asks what kind of function it decorates.
+            by = (
+                find_changed_line(frame, STOP_AT_OTHER_PACKAGES)
+                if writes or place_of(code_file) != "tool" or code_file.endswith("/dis.py")
+                else None
+            )
+            if by:
+                finding("test_code" if writes else "frames", by, event + " __code__ of " + args[0].__name__)
+        elif name in ("tb_frame", "gi_frame", "cr_frame", "ag_frame"):
+            by = find_changed_line(frame, STOP_AT_OTHER_CODE, LIBRARY_READERS)
+            if by:
+                finding("frames", by, event + " " + name)
+
+    def is_runner_function(value: Any) -> bool:
+        name = value.__code__.co_filename if kind_of(value) is function_kind else ""
+        return "/_pytest/" in name or "/pluggy/" in name
+
+    def on_referents(event: str, args: Any, frame: Any) -> None:
+        if any(is_test_function(one) for one in args):
+            on_frame_access(event, args, frame)
+
+    return on_frame_access, on_attribute, on_referents
