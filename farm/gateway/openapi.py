@@ -59,8 +59,9 @@ class DescribedApi(FastAPI):
         if self.openapi_schema is None:
             document = super().openapi()
             for route in self.described:
-                for method in route.methods or ():
-                    _complete(document["paths"][route.path_format][method.lower()], route, method)
+                operations = document["paths"].get(route.path_format, {})  # the page is not in it
+                for method in (route.methods or set()) & {name.upper() for name in operations}:
+                    _complete(operations[method.lower()], route, method)
             _add_components(document["components"])
             document["security"] = [{_SCHEME: []}]
             self.openapi_schema = document
