@@ -4,7 +4,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from farm.core.rollout import Turn
+from farm.core.rollout import Segment, Turn
 from farm.episode.story import versions_of
 from farm.episode.story.telling import Versions
 from farm.schemas.rollout import RolloutHead, Sidecar
@@ -51,7 +51,7 @@ class StoryCache:
         return story
 
 
-def _story(head: RolloutHead, sidecar: Sidecar, segments: tuple) -> StoredStory:  # type: ignore[type-arg]
+def _story(head: RolloutHead, sidecar: Sidecar, segments: tuple[Segment, ...]) -> StoredStory:
     turns = tuple(turn.to_core() for turn in sidecar.turns)
     return StoredStory(head, sidecar.model_copy(update={"turns": ()}), turns, versions_of(turns, segments))
 

@@ -5,40 +5,27 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import TextColumn
 
 from farm.cli.errors import shown
 from farm.cli.options import progress_console
-from farm.cli.runs.progress import progress_note
+from farm.cli.runs.progress import LINE_S, progress_bars, progress_note
 
 if TYPE_CHECKING:
     from farm.schemas.responses import RunAnswer
-
-_LINE_S = 30.0
-"""Seconds between two lines of a policy if there is no terminal."""
 
 
 class EvaluationProgress:
     """Shows the runs of an evaluation by their labels."""
 
     def __init__(self, runs: "Mapping[str, RunAnswer]") -> None:
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}", style="dim", markup=False),
-            console=progress_console,
-            disable=not progress_console.is_terminal,
-        )
+        self._bars = progress_bars(TextColumn("{task.description}", markup=False))
         self._ids = {
             label: self._bars.add_task(shown(label), total=run.summary.expected or None, note="")
             for label, run in runs.items()
         }
         self._ended: set[str] = set()
-        self._line_due = time.monotonic() + _LINE_S
+        self._line_due = time.monotonic() + LINE_S
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -64,4 +51,4 @@ class EvaluationProgress:
             if has_ended:
                 self._ended.add(label)
         if is_due:
-            self._line_due = time.monotonic() + _LINE_S
+            self._line_due = time.monotonic() + LINE_S

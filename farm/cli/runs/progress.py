@@ -8,6 +8,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -21,7 +22,7 @@ from farm.cli.options import progress_console
 if TYPE_CHECKING:
     from farm.schemas.responses import RunAnswer
 
-_LINE_S = 30.0
+LINE_S = 30.0
 """Seconds between two lines if there is no terminal."""
 
 
@@ -36,26 +37,30 @@ def progress_note(run: "RunAnswer", per_minute: float | None = None) -> str:
     return f"{line}; {why}" if why else line
 
 
+def progress_bars(*first: ProgressColumn) -> Progress:
+    """Return bars with the columns ``first``, counts, times and a note. Without a terminal they show nothing."""
+    return Progress(
+        *first,
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", style="dim", markup=False),
+        console=progress_console,
+        disable=not progress_console.is_terminal,
+    )
+
+
 class RunProgress:
     """Shows one run."""
 
     def __init__(self, run: "RunAnswer") -> None:
-        self._bars = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}", style="dim", markup=False),
-            console=progress_console,
-            disable=not progress_console.is_terminal,
-        )
+        self._bars = progress_bars(SpinnerColumn(), TextColumn("{task.description}"))
         self._bar = self._bars.add_task(run.run_id, total=run.summary.expected or None, note="")
         self._meter = RateMeter()
         self._outage = ""
-        self._line_due = time.monotonic() + _LINE_S
+        self._line_due = time.monotonic() + LINE_S
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -77,6 +82,6 @@ class RunProgress:
             progress_console.print(f"waiting: {run.outage}")
         self._outage = run.outage
         if now >= self._line_due:
-            self._line_due = now + _LINE_S
+            self._line_due = now + LINE_S
             total = run.summary.expected or "∞"
             progress_console.print(f"{run.run_id}: {run.summary.accepted}/{total} rollouts; {note}")

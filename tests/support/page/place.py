@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from farm.core.policy_document import PolicyDocument
 from farm.core.rollout import Rollout
@@ -105,11 +106,11 @@ async def page_place(directory: Path, *, many: int = 0, long: int = 0) -> AsyncI
     scheduler = RecordingScheduler()
     scheduler.nodes = 2
     node = WatchedNode(directory / "episodes")
-    tokens = {"operator": OPERATOR, "viewer": VIEWER}
+    tokens: dict[Literal["learner", "operator", "viewer"], str] = {"operator": OPERATOR, "viewer": VIEWER}
     async with running_store(directory) as store:
         await fill(store, many, long)
         await scheduler.submit(LIVE_RUN)
-        async with running_gateway(store, directory, tokens=tokens, scheduler=scheduler, node_episodes=node) as url:  # type: ignore[arg-type]
+        async with running_gateway(store, directory, tokens=tokens, scheduler=scheduler, node_episodes=node) as url:
             live = await node.begin(
                 order(
                     rollout_id=LIVE,
