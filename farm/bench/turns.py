@@ -24,8 +24,9 @@ import httpx
 
 from farm.bench.results import BenchError, Figure
 from farm.bench.turn_episodes import WHOLE, TurnEpisodes, count_not_trained_once, plan_kinds
-from farm.core.harness import Harness, SummarySettings
+from farm.core.harness import Harness
 from farm.core.rollout import Rollout, SegmentKind, TurnKind
+from farm.core.summaries import SummarySettings
 from farm.core.task import ReportFormat
 from farm.episode import NodeServices
 from farm.model_server import count_segment_mismatches

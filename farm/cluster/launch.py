@@ -22,9 +22,9 @@ from farm.config import LOOPBACK, Config
 from farm.logs import logged, name_node
 from farm.node.host_stats import default_slots
 from farm.node.leftovers import reap
-from farm.node.resources import NodeConfig, SchedulerConfig
+from farm.node.settings import NodeConfig
 from farm.policy.configured_endpoints import endpoint_access
-from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.settings import SchedulerConfig, SchedulerSettings
 from farm.store import EmbeddedRedis, Store, StoreUnavailable
 from sandboxes import RuntimeUnavailable
 from sandboxes.docker_engine.api import Engine

@@ -15,11 +15,13 @@ import ray
 from ray.exceptions import ActorDiedError, RayError
 
 from farm.logs import LogPage, LogQuery, name_node, node_log, open_log, read_logs, remove_old_nodes
-from farm.node.agent import AgentSettings, NodeAgent
-from farm.node.resources import NodeConfig, SchedulerConfig, load_resource_factory
+from farm.node.agent import NodeAgent
+from farm.node.resources import load_resource_factory
+from farm.node.settings import AgentSettings, NodeConfig
 from farm.policy import EndpointPool, PolicyDirectory, PolicyRoutes
 from farm.scheduler.messages import Event, NodeLost
 from farm.scheduler.service import NodeCommand, SchedulerService
+from farm.scheduler.settings import SchedulerConfig
 from farm.store import Store
 
 NAMESPACE = "farm"

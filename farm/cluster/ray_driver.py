@@ -17,7 +17,8 @@ from farm.cluster.errors import ClusterError
 from farm.cluster.ray_actors import NAMESPACE, SCHEDULER, NodeAgentActor, SchedulerActor, agent_name
 from farm.cluster.ray_process import RayAccess, RayNode
 from farm.cluster.ray_scheduler_client import RaySchedulerClient
-from farm.node.resources import NodeConfig, SchedulerConfig
+from farm.node.settings import NodeConfig
+from farm.scheduler.settings import SchedulerConfig
 from farm.store import StoreUnavailable
 from sandboxes import RuntimeUnavailable
 from sandboxes.cancellation import shielded

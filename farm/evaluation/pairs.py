@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from farm.evaluation.resampling import FEWEST_TASKS, LEVEL, bootstrap_interval, holm, permutation_test
+from farm.evaluation.significance import FEWEST_TASKS, LEVEL, bootstrap_interval, holm, permutation_test
 from farm.schemas.evaluation.document import EpisodeRow, EvaluationDocument
 from farm.schemas.evaluation.results import PairedDifference, PairResult, Verdict
 

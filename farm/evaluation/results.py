@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from farm.core.rollout import Status
 from farm.evaluation.estimators import best_of_k, doubling, pass_at_k
 from farm.evaluation.pairs import Measured, compare_policies
-from farm.evaluation.resampling import FEWEST_TASKS, bootstrap_interval
+from farm.evaluation.significance import FEWEST_TASKS, bootstrap_interval
 from farm.schemas.evaluation.document import EpisodeRow, EvaluationDocument, Prices
 from farm.schemas.evaluation.results import (
     AtK,

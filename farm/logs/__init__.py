@@ -4,17 +4,9 @@ This room decides what a line looks like, how files rotate, and which lines a qu
 and at ``reading`` to search. The page is farm/docs/operating.md.
 """
 
-from farm.logs.files import (
-    LineFormatter,
-    logged,
-    name_episode,
-    name_node,
-    name_turn,
-    node_log,
-    open_log,
-    remove_old_nodes,
-)
-from farm.logs.lines import LogLine
+from farm.logs.context import name_episode, name_node, name_turn
+from farm.logs.files import logged, node_log, open_log, remove_old_nodes
+from farm.logs.lines import LineFormatter, LogLine
 from farm.logs.reading import LogPage, LogQuery, LogsUnavailable, NodeLogs, merge_pages, read_logs
 
 __all__ = [

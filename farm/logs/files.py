@@ -15,14 +15,13 @@ Each file has one writer, and is kept when the farm goes down:
 import contextlib
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+
+from farm.logs.lines import LineFormatter
 
 MOST_BYTES = 16 * 1024 * 1024
 """The size at which a file is rotated."""
@@ -32,45 +31,6 @@ MOST_NODES = 10
 """The number of nodes whose logs are kept in one directory."""
 
 _LIBRARIES = ("docker", "httpcore", "httpcore2", "httpx", "httpx2", "urllib3", "uvicorn")
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])?")
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
-
-_episode: ContextVar[tuple[str, str]] = ContextVar("farm_episode", default=("", ""))
-_turn: ContextVar[str] = ContextVar("farm_turn", default="")
-_own_node = ""
-
-
-def name_node(node_id: str) -> None:
-    """Set the node of all lines of this process that name no other."""
-    global _own_node
-    _own_node = node_id
-
-
-def name_episode(run_id: str, rollout_id: str) -> None:
-    """Set the run and the rollout of all lines of this task, and of the tasks that it starts."""
-    _episode.set((run_id, rollout_id))
-    _turn.set("")
-
-
-def name_turn(index: int | None) -> None:
-    """Set the turn, counted from 0, of all lines of this task, and of the tasks that it starts. None: no turn."""
-    _turn.set("" if index is None else str(index))
-
-
-class LineFormatter(logging.Formatter):
-    """Format a record as one line. Further lines of its text are indented, so that no text can look like a record.
-
-    ``extra`` of a record may have ``node``, ``run``, ``rollout`` and ``turn``.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        run, rollout = _episode.get()
-        named = {"node": _own_node, "run": run, "rollout": rollout, "turn": _turn.get()}
-        fields = " ".join(f"{name}={getattr(record, name, '') or value or '-'}" for name, value in named.items())
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        text = f"{fields} {record.name}: {super().format(record)}"
-        clean = _ESCAPES.sub("", text).translate(_CONTROLS)
-        return f"{time} {record.levelname} " + clean.replace("\n", "\n    ")
 
 
 def open_log(path: Path, level: str) -> logging.Handler:

@@ -1,9 +1,12 @@
-"""The lines of log files as values."""
+"""The lines of log files: their format, and their values."""
 
+import logging
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Self
+
+from farm.logs.context import current_ids
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 """Levels in the order of their weight."""
@@ -18,6 +21,8 @@ _LINE = re.compile(
     re.DOTALL,
 )
 _MEMBER = re.compile(r"-\d+$")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])?")
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,24 @@ class LogLine:
         time = datetime.fromtimestamp(self.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         ids = {"node": self.node, "run": self.run, "rollout": self.rollout, "turn": self.turn}
         fields = " ".join(f"{name}={value or '-'}" for name, value in ids.items())
-        return f"{time} {self.level} {fields} {self.logger}: " + self.text.replace("\n", "\n" + INDENT)
+        return f"{time} {self.level} " + f"{fields} {self.logger}: {self.text}".replace("\n", "\n" + INDENT)
 
     def of_file(self, name: str) -> Self:
         return replace(self, file=name)
+
+
+class LineFormatter(logging.Formatter):
+    """Format a record as one line. Further lines of its text are indented, so that no text can look like a record.
+
+    ``extra`` of a record may have ``node``, ``run``, ``rollout`` and ``turn``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        ids = {name: _clean(str(getattr(record, name, "") or value)) for name, value in current_ids().items()}
+        text = _clean(super().format(record))
+        return LogLine(record.created, record.levelname, **ids, logger=_clean(record.name), text=text).formatted()
+
+
+def _clean(text: str) -> str:
+    """Remove terminal sequences, and show other control characters as ``\\xNN``."""
+    return _ESCAPES.sub("", text).translate(_CONTROLS)

@@ -3,25 +3,23 @@
 import asyncio
 import logging
 import secrets
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from farm.core.run import EpisodeAssignment, EpisodeReport
 from farm.episode import EpisodeJournal, JournalDirectory, NodeServices
 from farm.learner_sandboxes import LearnerSandboxes, NodeParts
-from farm.node.assigned_episode import AssignedEpisode
-from farm.node.episode_runner import EpisodeRunner, RunnerParts
+from farm.node.episodes.assigned_episode import AssignedEpisode
+from farm.node.episodes.episode_runner import EpisodeRunner, RunnerParts
+from farm.node.episodes.live_episodes import LiveEpisodes
+from farm.node.episodes.publisher import AgentStore, RolloutPublisher
 from farm.node.heartbeat import EventSink, HeartbeatSender
 from farm.node.host_stats import cores, read_machine
-from farm.node.live_episodes import LiveEpisodes
 from farm.node.prewarm import SandboxPrewarmer
-from farm.node.publisher import AgentStore, RolloutPublisher
 from farm.node.recovery import reap, recover, remove_sandboxes, run_reap_loop
 from farm.node.resources import NodeResources
+from farm.node.settings import AgentSettings
 from farm.node.task_cache import TaskCache
 from farm.policy import PolicyRoutes
 from farm.scheduler.messages import DrainNode, EpisodeEnded, Heartbeat, PrewarmSandboxes, StartEpisode, StopEpisode
@@ -32,28 +30,6 @@ VERIFIERS_PER_CORE = 2
 """Test commands at once. They are bound by the processor: with more of them each is slower and may time out."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class AgentSettings:
-    """Settings of a node agent.
-
-    ``slots``: so many episodes and learner sandboxes run at once. ``shutdown_timeout_s`` bounds each of the last calls
-    of an agent that closes. ``tracebacks``: see ``GradingRequest``. ``tests_unobserved``: see ``Standstill``. ``join``:
-    see ``Heartbeat``. ``clock`` counts the life of learner sandboxes.
-    """
-
-    slots: int
-    state_dir: Path
-    heartbeat_s: float = 1.0
-    send_timeout_s: float = 10.0
-    reap_every_s: float = 60.0
-    longest_backoff_s: float = 5.0
-    shutdown_timeout_s: float = 5.0
-    tracebacks: bool = False
-    tests_unobserved: bool = True
-    join: str = ""
-    clock: Callable[[], float] = time.monotonic
 
 
 class NodeAgent:

@@ -1,4 +1,4 @@
-"""The configuration of the scheduler and of node agents, and the resources of an agent on its machine."""
+"""The resources of a node agent on its machine: runtime, images, search index."""
 
 import asyncio
 import importlib
@@ -10,22 +10,16 @@ from pathlib import Path
 from typing import cast
 
 from farm.agents import ensure_agent_image
-from farm.archive import ArchiveSettings
 from farm.build_config import read_build_settings
-from farm.config import BuildOptions
-from farm.core.run import ReplyTimeouts
 from farm.node.host_stats import max_sandboxes, short_of
 from farm.node.image_cache import ImageCache
 from farm.node.metrics import NodeMetrics
-from farm.policy.endpoint_access import EndpointAccess
-from farm.policy.openai_endpoint import DEFAULT_TIMEOUTS
+from farm.node.settings import NodeConfig
 from farm.rewards import Plugins
-from farm.scheduler.nodes import SchedulerSettings
 from farm.tasks import TASK_PREFIX, ensure_image
-from sandboxes import Runtime, RuntimeKind, WarmPool, open_runtime
-from sandboxes.egress import Grants
+from sandboxes import Runtime, WarmPool, open_runtime
 from sandboxes.images.digest_pins import ImageOrigins
-from sandboxes.images.eviction import ImageRetention, Watermarks
+from sandboxes.images.eviction import ImageRetention
 from sandboxes.images.last_used import ImageUses
 from sandboxes.images.store import ImageStore
 from sandboxes.search.index_store import IndexStore
@@ -35,56 +29,6 @@ AGENT_OWNER = "agent"
 
 GRACE_S = 300.0
 """An agent that died has this time to adopt its sandboxes."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    """The configuration of the scheduler, as values that travel to its process.
-
-    ``life`` names the ``farm up`` that the scheduler belongs to.
-    """
-
-    redis_url: str
-    settings: SchedulerSettings
-    retention_s: float
-    log_dir: Path
-    log_level: str = "info"
-    life: str = ""
-    archive: ArchiveSettings | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeConfig:
-    """The configuration of a node agent, as values that travel to its process.
-
-    ``join`` names the ``farm up`` that the agent belongs to.
-    ``warm``: sandboxes are prewarmed. ``equip`` names the function, ``module:name``, that opens its resources.
-    ``image_disk``: how full Docker's disk may be; ``image_pulls``: pulls at once; ``image_mirror``: a registry to use.
-    ``access``: the endpoints that it may call. ``timeouts``: of an endpoint's reply.
-    ``granted``: hosts that sandboxes may reach beside the internet. ``build``: access and limits of image builds.
-    ``embedder``: as ``IndexStore`` takes it. ``test_tracebacks``: as ``GradingRequest`` has them.
-    ``tests_unobserved``: as ``Standstill`` has it as ``is_on``.
-    """
-
-    node_id: str
-    redis_url: str
-    state_dir: Path
-    slots: int
-    runtime: RuntimeKind = "auto"
-    docker_host: str | None = None
-    access: EndpointAccess = field(default_factory=EndpointAccess)
-    timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS
-    granted: Grants = field(default_factory=Grants)
-    warm: bool = False
-    image_disk: Watermarks = field(default_factory=Watermarks)
-    image_pulls: int = 2
-    image_mirror: str | None = None
-    build: BuildOptions = field(default_factory=BuildOptions)
-    embedder: str = "words"
-    test_tracebacks: bool = False
-    tests_unobserved: bool = True
-    join: str = ""
-    equip: str = "farm.node.resources:open_node_resources"
 
 
 @dataclass(frozen=True, slots=True)

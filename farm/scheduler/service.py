@@ -38,11 +38,11 @@ from farm.scheduler.messages import (
     Tick,
 )
 from farm.scheduler.metrics import FarmMetrics, FarmSnapshot
-from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.policy_health import merge
 from farm.scheduler.queue_counts import QueueCounts
 from farm.scheduler.runs.learner_progress import LearnerReader
 from farm.scheduler.runs.retention import Retention, RunsInStore
+from farm.scheduler.settings import SchedulerSettings
 from farm.scheduler.state_machine import Scheduler
 from farm.scheduler.status import (
     FarmStatus,

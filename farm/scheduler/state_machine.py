@@ -30,10 +30,11 @@ from farm.scheduler.messages import (
     StopEpisode,
     Tick,
 )
-from farm.scheduler.nodes import Node, NodeRegistry, RunningEpisode, SchedulerSettings
+from farm.scheduler.nodes import Node, NodeRegistry, RunningEpisode
 from farm.scheduler.policy_health import PolicyHealth, merge
 from farm.scheduler.runs.run_progress import Retry, RunProgress
 from farm.scheduler.sandbox_queue import SandboxQueue
+from farm.scheduler.settings import SchedulerSettings
 from farm.scheduler.waiting_reasons import explain_waiting
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from farm.core.policy_document import EndpointFigures
-from farm.scheduler.nodes import LostNode, Node, SchedulerSettings
+from farm.scheduler.nodes import LostNode, Node
+from farm.scheduler.settings import SchedulerSettings
 
 
 @dataclass(frozen=True, slots=True)

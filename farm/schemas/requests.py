@@ -16,10 +16,11 @@ from pydantic import (
 )
 
 from farm.core.endpoint_url import EndpointUrl
-from farm.core.harness import DEFAULT_QUERY, Harness, SummarySettings, Thinking
+from farm.core.harness import Harness, Thinking
 from farm.core.policy_document import POLICY_NAME
 from farm.core.rollout import Split
 from farm.core.run import EpisodeLimits, PolicySpec, ReplyTimeouts
+from farm.core.summaries import DEFAULT_QUERY, SummarySettings
 from farm.schemas.request_body import MOST_ITEMS, NO_NUL, RequestBody, few
 from farm.schemas.run_encoding import GroupOptionsBody
 from farm.schemas.run_settings import AgentBody, AgentName, BranchingBody

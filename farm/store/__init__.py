@@ -1,7 +1,7 @@
 """The farm's durable data in Redis: bundles, runs, rollouts, groups, leases, policies and rules.
 
 This room decides what is stored, and which steps are atomic. Enter at ``Store``. The atomic steps are in
-``lua/store.lua``, whose head lists all keys. The page is farm/docs/architecture/store.md.
+``lua/keys.lua``, whose head lists all keys. The page is farm/docs/architecture/store.md.
 """
 
 from farm.store.delivery.checkpoints import CheckpointResult, LearnerLife, LearnerRecord, RestoreResult

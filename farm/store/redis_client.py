@@ -30,7 +30,10 @@ STUCK = (
 )
 """The cause and the remedy if Redis gives no answer."""
 
-_PARTS = ("store.lua", "checkpoints.lua", "retention.lua")
+_PARTS = tuple(
+    f"{name}.lua"
+    for name in ("keys", "groups", "runs", "rescoring", "leases", "idempotency", "checkpoints", "retention")
+)
 """The files that make one script together, because Redis lets no script call another."""
 
 _CALL = "\nreturn commands[command](unpack(ARGV, 2))\n"

@@ -1,4 +1,4 @@
-"""Runs, rollouts and bundles in Redis. The key schema heads ``lua/store.lua``."""
+"""Runs, rollouts and bundles in Redis. The key schema heads ``lua/keys.lua``."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,6 @@ from farm.store.delivery.idempotency import IdempotencyStore
 from farm.store.delivery.leases import LeaseFilter, LeaseReader, LeaseStore
 from farm.store.delivery.pacing import PacingStore
 from farm.store.delivery.requested_groups import RequestedGroupStore
-from farm.store.encoding import pack_rollout, run_of
 from farm.store.errors import (
     RUNS_LISTED,
     GroupMismatch,
@@ -32,6 +31,7 @@ from farm.store.redis_client import RedisConnection
 from farm.store.rescoring import RescoreResult, rescore
 from farm.store.retention import RetentionStore
 from farm.store.reward_rules import RewardRulesStore
+from farm.store.rollout_encoding import pack_rollout, run_of
 from farm.store.sandbox_records import SandboxRecordStore
 from farm.store.types import (
     FinishedLease,
@@ -144,7 +144,7 @@ class Store:
         return [name.decode() for name in names]
 
     async def counts(self, run_ids: Collection[str]) -> dict[str, Mapping[str, float]]:
-        """Return the counters of runs, by their names in ``lua/store.lua``. An unknown run has none."""
+        """Return the counters of runs, by their names in ``lua/keys.lua``. An unknown run has none."""
         async with self._connection.client() as redis:
             pipeline = redis.pipeline(transaction=False)
             for run_id in run_ids:

@@ -41,7 +41,7 @@ class StreamState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """``counts`` holds the counters named in ``lua/store.lua``; times are Unix seconds."""
+    """``counts`` holds the counters named in ``lua/keys.lua``; times are Unix seconds."""
 
     spec: RunSpec
     state: RunState

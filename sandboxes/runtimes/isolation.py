@@ -1,4 +1,6 @@
-"""The Docker configuration of a sandbox. Everything that isolates it is here, and no spec can weaken it.
+"""The isolation of a sandbox: masked paths and mounts of both runtimes, and the configuration for Docker.
+
+No spec can weaken it.
 
 Capabilities: none, also for root. Usual work as root (pip, npm, make, git, post-install scripts on files of root) needs
 none. Impossible without them: change a file's owner, become another user, and access closed files of another user. If

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from sandboxes.interface import Sandbox
-from sandboxes.search.embeddings.select import NONE, WORDS, load_embedder
+from sandboxes.search.embeddings.load import NONE, WORDS, load_embedder
 from sandboxes.search.embeddings.word_table import Embedder
 from sandboxes.search.errors import BadIndex
 from sandboxes.search.index.index import Index

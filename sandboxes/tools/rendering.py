@@ -101,15 +101,6 @@ def shown_line(line: str) -> str:
     return visible(line.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
 
 
-def clipped(text: str, limit: int) -> str:
-    """Return ``text``, with its middle elided if it has more than ``limit`` characters (``limit`` is at least 100)."""
-    if len(text) <= limit:
-        return text
-    keep = limit - 60
-    head, tail = text[: keep - keep // 2], text[len(text) - keep // 2 :]
-    return f"{head}\n[... {len(text) - keep:,} characters elided ...]\n{tail}"
-
-
 def fitting(lines: Sequence[str], limit: int, *, beside: int = 1) -> int:
     """Return how many of the first ``lines`` fit in ``limit`` characters.
 

@@ -12,14 +12,13 @@ from sandboxes.interface import Sandbox
 from sandboxes.tools.packs import PackParts, choose
 from sandboxes.tools.packs.read_only import read_only_tools
 from sandboxes.tools.parse_call import MalformedCall, parse_arguments, unknown_tool
-from sandboxes.tools.rendering import clipped, shown_name
+from sandboxes.tools.rendering import shown_name
+from sandboxes.tools.result_limit import MAX_CHARS, clipped
 from sandboxes.tools.schemas import described
 from sandboxes.tools.tool import Tool, ToolErrorKind, ToolResult
 
 if TYPE_CHECKING:
     from sandboxes.search.index_store import IndexStore
-
-MAX_CHARS = 30_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from farm.bench.search.packages import RELEASES, PackageRelease
 from farm.tasks.sdist.sdist import fetch_sdist, read_sdist
 from sandboxes import Runtime, Sandbox, SandboxSpec
 from sandboxes.search.embeddings.distill import DistilError, ensure_table
-from sandboxes.search.embeddings.select import WORDS, default_table, load_embedder
+from sandboxes.search.embeddings.load import WORDS, default_table, load_embedder
 from sandboxes.search.embeddings.word_table import Embedder
 from sandboxes.search.index_store import IndexStore
 from sandboxes.search.sandbox_index import SandboxIndex

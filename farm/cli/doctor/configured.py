@@ -17,7 +17,7 @@ _MOST_NAMED = 5
 _LOAD = """\
 import sys
 from sandboxes.errors import SandboxError
-from sandboxes.search.embeddings.select import load_embedder
+from sandboxes.search.embeddings.load import load_embedder
 try:
     load_embedder(sys.argv[1])
 except SandboxError as error:
@@ -38,7 +38,7 @@ def check_configured(config: Config) -> list[CheckResult]:
 
 def check_embedder(config: Config) -> CheckResult:
     """Check whether the embedder of code search can be loaded."""
-    from sandboxes.search.embeddings.select import NONE, REMEDY, WORDS, default_table
+    from sandboxes.search.embeddings.load import NONE, REMEDY, WORDS, default_table
     from sandboxes.search.embeddings.word_table import WordTable
 
     if config.embedder == NONE:

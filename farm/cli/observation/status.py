@@ -19,7 +19,7 @@ from farm.cli.nodes import nodes_table
 from farm.cli.observation.archive import archive_line
 from farm.cli.observation.rate import RateMeter
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
-from farm.cli.runs.table import counts_line, run_table
+from farm.cli.runs.status_table import counts_line, run_table
 from farm.cluster import FarmInfo, read_gateway_state, running_farm
 from farm.config import Config
 

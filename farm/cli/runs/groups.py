@@ -10,7 +10,7 @@ from rich.table import Table
 
 from farm.cli.connection import connected
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cli.runs import utc_time
+from farm.cli.runs.listing import utc_time
 
 app = typer.Typer(help="List, cancel and delete requested groups.", no_args_is_help=True)
 GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id; `farm groups list` names all.")]

@@ -1,4 +1,4 @@
-"""Idempotency keys, each with the answer that a repeated request gets. The key schema heads ``lua/store.lua``."""
+"""Idempotency keys, each with the answer that a repeated request gets. The key schema heads ``lua/keys.lua``."""
 
 from farm.store.redis_client import RedisConnection
 

@@ -28,7 +28,7 @@ class GroupNews:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """The figures of a run's learner: the counters named in ``lua/store.lua``, and the news from a place on."""
+    """The figures of a run's learner: the counters named in ``lua/keys.lua``, and the news from a place on."""
 
     policy_version: int | None
     counts: dict[str, int]

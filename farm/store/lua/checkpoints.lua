@@ -1,6 +1,6 @@
 
 -- Learners that make checkpoints: their acks are provisional until a checkpoint, and a restore undoes those after it.
--- Appended to store.lua, whose head has the key schema. A learner is known from its first restore on.
+-- The head of keys.lua has the key schema. A learner is known from its first restore on.
 
 -- nil if the learner may act in this history, else { "unknown-learner" } | { "history", its current one }
 function learners.refusal(name, history)

@@ -1,6 +1,6 @@
 
 -- Deletion of what was settled long ago, and the lists of it for the archive.
--- Appended to store.lua, whose head has the key schema.
+-- The head of keys.lua has the key schema.
 
 local MOST_LEFT = 500
 

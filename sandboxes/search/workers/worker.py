@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
-from sandboxes.search.embeddings.select import load_embedder
+from sandboxes.search.embeddings.load import load_embedder
 from sandboxes.search.index.segment import SourceFile, build
 from sandboxes.search.index.segment_format import LENGTH, decode, pack
 from sandboxes.search.workers.drop_privileges import confine

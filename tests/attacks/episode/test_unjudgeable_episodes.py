@@ -17,11 +17,11 @@ from farm.episode.record_limits import DROPPED, MOST_SIDECAR_CHARS, NOT_FINITE, 
 from farm.episode.record_limits import MOST_TOKENS as MOST_TOKENS_KEPT
 from farm.episode.tool_calls import MOST_CALLS
 from farm.grading.changes.capture import MAX_BYTES
-from farm.node.publisher import RolloutPublisher
+from farm.node.episodes.publisher import RolloutPublisher
 from farm.policy.openai_response import MAX_COUNT, parse_completion
 from farm.rewards import apply_rules, default_rules
-from farm.store.encoding import pack_rollout
 from farm.store.errors import RolloutTooLarge
+from farm.store.rollout_encoding import pack_rollout
 from farm.tasks.schema.unsupported import unsupported_features
 from tests.support.farm.episode_values import DONE, FIX, Scripted, call, fake, order, sampled, say, task
 from tests.unit.tasks.test_loader import MANIFEST, complaint, load, write_task

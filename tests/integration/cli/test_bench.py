@@ -34,7 +34,7 @@ from farm.core.change import Change
 from farm.tasks import BundleFile
 from sandboxes import SandboxSpec, WarmPool
 from sandboxes.runtimes.oci.runtime import OciRuntime
-from sandboxes.search.embeddings.select import NONE
+from sandboxes.search.embeddings.load import NONE
 from sandboxes.search.index_store import IndexStore
 from tests.support.farm.tiny import GOLD, TESTS, task
 

@@ -15,9 +15,10 @@ from typing import Any
 import docker
 import pytest
 
-from farm.core.harness import DEFAULT_HARNESS, Harness, SummarySettings
+from farm.core.harness import DEFAULT_HARNESS, Harness
 from farm.core.rollout import Rollout, check
 from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
+from farm.core.summaries import SummarySettings
 from farm.core.task import GradingMode, ReportFormat, Step, Verifier
 from farm.episode.journal import JournalState
 from farm.episode.journal.entries import JournalError, entry

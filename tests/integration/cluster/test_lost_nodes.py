@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from farm.scheduler.messages import NodeLeft, NodeLost
-from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.service import SchedulerService
+from farm.scheduler.settings import SchedulerSettings
 from farm.store import NodeListStore, Store
 from tests.support.farm.scheduler_values import beat
 from tests.support.redis_server import running_redis

@@ -15,7 +15,7 @@ from farm.policy.nop import NopPolicy
 from farm.policy.oracle import OraclePolicy
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.runtimes.docker.runtime import DockerRuntime
-from sandboxes.search.embeddings.select import NONE
+from sandboxes.search.embeddings.load import NONE
 from sandboxes.search.index_store import IndexStore
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs import PACKS

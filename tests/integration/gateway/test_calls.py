@@ -13,10 +13,11 @@ import msgspec
 import pytest
 
 from farm.client import FarmClient, Unreadable
-from farm.core.harness import DEFAULT_QUERY, Harness, SummarySettings
+from farm.core.harness import Harness
 from farm.core.policy_document import PolicyDocument
 from farm.core.run import PolicySpec, TaskRef
 from farm.core.run_options.groups import GroupOptions, SamplerKind
+from farm.core.summaries import DEFAULT_QUERY, SummarySettings
 from farm.scheduler.runs.samplers import SolveRateSampler
 from farm.schemas.media_types import FRAMED_TYPE, MSGPACK_TYPE
 from farm.schemas.msgpack_encoding import pack, unpack

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 import redis
 
-from farm.cli.doctor import _redis
 from farm.cli.doctor.check_result import CheckMark, CheckResult
+from farm.cli.doctor.services import check_redis
 from farm.config import load_config
 from farm.store import EmbeddedRedis, Store, StoreUnavailable, examine_redis
 from farm.store.outside_redis import _lacks
@@ -70,7 +70,7 @@ async def test_wrong_redis_password_is_reported(server: EmbeddedRedis) -> None:
 
 
 def looked_at(url: str) -> CheckResult:
-    return _redis(load_config(environ={"FARM_REDIS_URL": url}))
+    return check_redis(load_config(environ={"FARM_REDIS_URL": url}))
 
 
 def test_doctor_reports_unreachable_redis() -> None:

@@ -14,9 +14,10 @@ import pytest
 
 from sandboxes.errors import DiskFull, RuntimeUnavailable
 from sandboxes.interface import MIB
-from sandboxes.runtimes.oci.storage.btrfs_disk import CLASSIC, SIMPLE, QuotaDisk
-from sandboxes.runtimes.oci.storage.disk import PlainDisk, SandboxDisk, open_disk
+from sandboxes.runtimes.oci.storage.disk import SandboxDisk, open_disk
 from sandboxes.runtimes.oci.storage.loop_device import attached
+from sandboxes.runtimes.oci.storage.plain_disk import PlainDisk
+from sandboxes.runtimes.oci.storage.quota_disk import CLASSIC, SIMPLE, QuotaDisk
 from tests.support.machine_disk import empty_machine, fill_machine, machine_disk, take
 from tests.support.services import missing
 

@@ -9,8 +9,8 @@ import pytest
 
 from sandboxes import OciRuntime, RuntimeUnavailable, SandboxSpec
 from sandboxes.interface import MIB
-from sandboxes.runtimes.oci.storage.btrfs_disk import IMAGE, TEMPORARY, QuotaDisk
 from sandboxes.runtimes.oci.storage.early_writeback import MIN_DIRTY_MIB, EarlyWriteback
+from sandboxes.runtimes.oci.storage.quota_disk import IMAGE, TEMPORARY, QuotaDisk
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.support.sandboxes.conformance import WAIT_S
 from tests.support.services import missing

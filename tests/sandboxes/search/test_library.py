@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.errors import RuntimeUnavailable
-from sandboxes.search.embeddings.select import NONE
+from sandboxes.search.embeddings.load import NONE
 from sandboxes.search.errors import IndexingFailed
 from sandboxes.search.index.index import Index
 from sandboxes.search.index.segment import SourceFile

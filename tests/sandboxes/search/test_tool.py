@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from sandboxes.interface import Runtime, Sandbox
-from sandboxes.search.embeddings.select import NONE
+from sandboxes.search.embeddings.load import NONE
 from sandboxes.search.index_store import IndexStore
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import ToolErrorKind, ToolResult, Toolset
 from sandboxes.tools.packs.default.codebase_search import SNIPPET_LINES, CodebaseSearch
-from sandboxes.tools.toolset import MAX_CHARS
+from sandboxes.tools.result_limit import MAX_CHARS
 
 BUSYBOX = "/.farm/bin/busybox"
 SHOP = """\

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sandboxes.interface import FileEntry, FileKind, Sandbox
-from sandboxes.search.embeddings.select import NONE
+from sandboxes.search.embeddings.load import NONE
 from sandboxes.search.index.source_tree import LARGEST_FILE, MOST_FILES, select_files
 from sandboxes.search.index_store import IndexStore
 from sandboxes.search.sandbox_index import SandboxIndex

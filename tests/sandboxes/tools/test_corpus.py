@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sandboxes.interface import Runtime
-from sandboxes.search.embeddings.select import NONE
+from sandboxes.search.embeddings.load import NONE
 from sandboxes.search.index_store import IndexStore
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime

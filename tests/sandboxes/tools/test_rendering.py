@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from sandboxes.interface import Capture
 from sandboxes.tools.packs.default.glob import split_pattern
-from sandboxes.tools.rendering import captured, clipped, fitting, printed, shown_name, visible
+from sandboxes.tools.rendering import captured, fitting, printed, shown_name, visible
+from sandboxes.tools.result_limit import clipped
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from sandboxes.interface import Runtime, Sandbox
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import ToolErrorKind, ToolResult, Toolset
-from sandboxes.tools.toolset import MAX_CHARS
+from sandboxes.tools.result_limit import MAX_CHARS
 
 EDIT = "str_replace_based_edit_tool"
 BUSYBOX = "/.farm/bin/busybox"

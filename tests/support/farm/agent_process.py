@@ -15,12 +15,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from farm.node.agent import AgentSettings, NodeAgent
-from farm.node.resources import NodeConfig, open_node_resources
+from farm.node.agent import NodeAgent
+from farm.node.resources import open_node_resources
+from farm.node.settings import AgentSettings, NodeConfig
 from farm.policy import EndpointPool, PolicyRoutes
 from farm.scheduler.messages import Event
-from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.service import NodeCommand, SchedulerService
+from farm.scheduler.settings import SchedulerSettings
 from farm.store import Store
 from sandboxes import RuntimeKind
 

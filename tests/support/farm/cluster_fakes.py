@@ -10,7 +10,8 @@ from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
 from farm.core.run_options.branching import Branching
 from farm.core.run_options.groups import DEFAULT_GROUP_OPTIONS, GroupOptions
 from farm.node.image_cache import ImageCache
-from farm.node.resources import NodeConfig, NodeResources
+from farm.node.resources import NodeResources
+from farm.node.settings import NodeConfig
 from farm.policy import EndpointPool, PolicyRoutes, make_policy
 from farm.store import Store
 from farm.tasks import TaskBundle, pack, task_ref

@@ -9,14 +9,15 @@ from pathlib import Path
 
 from farm.core.run_options.branching import Branching
 from farm.core.run_options.groups import DEFAULT_GROUP_OPTIONS, GroupOptions
-from farm.node.agent import AgentSettings, NodeAgent
+from farm.node.agent import NodeAgent
 from farm.node.image_cache import ImageCache
 from farm.node.resources import NodeResources
+from farm.node.settings import AgentSettings
 from farm.policy import EndpointPool, PolicyRoutes
 from farm.scheduler.admission import AdmissionSettings, Thresholds
 from farm.scheduler.messages import Event
-from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.service import NodeCommand, SchedulerService
+from farm.scheduler.settings import SchedulerSettings
 from farm.schemas.rollout import RolloutHead
 from farm.store import RunState, Store
 from farm.tasks import TaskBundle

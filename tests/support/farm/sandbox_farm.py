@@ -7,13 +7,14 @@ from pathlib import Path
 
 from farm.core.run import TaskRef
 from farm.learner_sandboxes import LearnerSandboxes, NodeAway
-from farm.node.agent import AgentSettings, NodeAgent
+from farm.node.agent import NodeAgent
 from farm.node.image_cache import ImageCache
 from farm.node.resources import NodeResources
+from farm.node.settings import AgentSettings
 from farm.policy import EndpointPool, PolicyDirectory, PolicyRoutes
 from farm.scheduler.messages import Event
-from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.service import NodeCommand, SchedulerService
+from farm.scheduler.settings import SchedulerSettings
 from farm.scheduler.status import FarmStatus, SandboxPlacement
 from farm.store import Store
 from farm.tasks import TaskBundle

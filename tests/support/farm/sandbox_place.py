@@ -13,7 +13,7 @@ import httpx
 from farm.client import FarmClient
 from farm.core.run import TaskRef
 from farm.scheduler.admission import AdmissionSettings, Thresholds
-from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.settings import SchedulerSettings
 from farm.tasks import pack, task_ref
 from farm.tasks.validation_file import FitTasks
 from sandboxes.runtimes.oci.runtime import OciRuntime

@@ -1,7 +1,7 @@
 """A scheduler whose invariants are checked after each event."""
 
 from farm.scheduler.messages import Command, Event, StartEpisode
-from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.settings import SchedulerSettings
 from farm.scheduler.state_machine import Scheduler
 
 

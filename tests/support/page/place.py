@@ -13,8 +13,8 @@ from farm.core.run import EpisodeAssignment, PolicySpec, group_id, rollout_id
 from farm.episode import EpisodeJournal, JournalDirectory
 from farm.episode.phase_times import Stopwatch
 from farm.episode.story import LiveText, NodeEpisodesAway, TellingOrder, TextPlace
-from farm.node.assigned_episode import AssignedEpisode
-from farm.node.live_episodes import LiveEpisodes
+from farm.node.episodes.assigned_episode import AssignedEpisode
+from farm.node.episodes.live_episodes import LiveEpisodes
 from farm.policy.base import Reply, ToolCall
 from farm.schemas.story import RunningEpisodeAnswer, StoryWindow
 from farm.store import RunState, Store

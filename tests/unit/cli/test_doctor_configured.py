@@ -8,7 +8,6 @@ from threading import Thread
 
 import pytest
 
-from farm.cli.doctor import _gateway_port
 from farm.cli.doctor.check_result import CheckMark, CheckResult
 from farm.cli.doctor.configured import (
     check_archive,
@@ -18,6 +17,7 @@ from farm.cli.doctor.configured import (
     check_node_ip,
     check_tasksets,
 )
+from farm.cli.doctor.services import check_gateway_port
 from farm.config import Config, load_config
 from farm.task_generation.scaffold import scaffold_task
 from tests.support.services import kept_port
@@ -104,7 +104,7 @@ def test_node_ip_of_another_machine_is_reported(address: str, mark: CheckMark, f
 
 
 def test_gateway_address_of_another_machine_is_reported(tmp_path: Path) -> None:
-    found = _gateway_port(configured(host="192.0.2.1", tokens="operator=x", state_dir=str(tmp_path)))
+    found = check_gateway_port(configured(host="192.0.2.1", tokens="operator=x", state_dir=str(tmp_path)))
     assert said(found)[:2] == (LACKS, "192.0.2.1 is no address of this machine: Cannot assign requested address")
     assert "set FARM_HOST to an address of this machine: 127.0.0.1" in found.remedy
 

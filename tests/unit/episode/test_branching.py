@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from farm.core.harness import Harness, SummarySettings
+from farm.core.harness import Harness
 from farm.core.rollout import Rollout, SegmentKind, TurnKind
 from farm.core.run import EpisodeAssignment
 from farm.core.run_options.branching import Branching
+from farm.core.summaries import SummarySettings
 from farm.episode.branching.tree import split
 from farm.episode.journal import EpisodeJournal
 from farm.gateway.errors import ApiError

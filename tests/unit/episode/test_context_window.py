@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.harness import Harness, SummarySettings
+from farm.core.harness import Harness
 from farm.core.rollout import SegmentKind, ToolUse, Turn, TurnKind
+from farm.core.summaries import SummarySettings
 from farm.episode.context import ContextWindow, plan_state
 from farm.episode.context.plan_state import MOST_PLAN_CHARS
 from farm.episode.prompts import LEFT_OUT

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from farm.core.harness import Harness, SummarySettings
+from farm.core.harness import Harness
 from farm.core.rollout import Rollout, StopReason, check
 from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec
+from farm.core.summaries import SummarySettings
 from farm.core.task import Artifact, Collect, GradingMode, Separate
 from farm.episode import JournalDirectory, NodeServices, Policy, run_episode
 from farm.episode.journal import EpisodeJournal

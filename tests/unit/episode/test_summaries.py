@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from farm.core.harness import DEFAULT_QUERY, Harness, SummarySettings, Thinking
+from farm.core.harness import Harness, Thinking
 from farm.core.rollout import Origin, Rollout, SegmentKind, Status, StopReason, TurnKind, check
 from farm.core.run import EpisodeLimits, PolicySpec
+from farm.core.summaries import DEFAULT_QUERY, SummarySettings
 from farm.episode import Message, NodeServices, Policy, PolicyError, Reply, run_episode
 from farm.episode.prompts import LEFT_OUT, NOT_CALLED, assistant_message
 from farm.policy import EndpointPool, PolicyRoutes, make_policy

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.logs import context, name_episode
 from farm.logs import files as logs
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ node=\S+ run=\S+ rollout=\S+ turn=\S+ \S+: .*")
@@ -28,7 +29,7 @@ def lines(path: Path) -> list[str]:
 
 
 def test_line_has_time_level_and_ids(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_own_node", "node-a")
+    monkeypatch.setattr(context, "_own_node", "node-a")
     _log.warning("something happened")
     _log.info("another node", extra={"node": "node-b", "run": "run-1", "rollout": "run-1-g000000-000"})
     _log.debug("below the level")
@@ -40,7 +41,7 @@ def test_line_has_time_level_and_ids(log: Path, monkeypatch: pytest.MonkeyPatch)
 
 async def test_only_lines_of_episode_name_it(log: Path) -> None:
     async def episode(number: int) -> None:
-        logs.name_episode("run-1", f"rollout-{number}")
+        name_episode("run-1", f"rollout-{number}")
         await asyncio.sleep(0)
         await asyncio.gather(asyncio.create_task(tell(number)), asyncio.to_thread(_log.info, "thread of %d", number))
 

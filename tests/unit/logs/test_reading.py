@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.logs import LogLine, LogPage, LogQuery, files, merge_pages, read_logs, reading
+from farm.logs import LogLine, LogPage, LogQuery, files, merge_pages, name_episode, name_turn, read_logs, reading
 
 START = 1_800_000_000.0
 
@@ -27,10 +27,10 @@ def texts(directory: Path, query: LogQuery | None = None) -> list[str]:
 
 def test_written_line_is_read_with_all_ids(tmp_path: Path) -> None:
     with files.logged(tmp_path / "node-a.log", "info"):
-        files.name_episode("r1", "r1-g000002-001")
-        files.name_turn(3)
+        name_episode("r1", "r1-g000002-001")
+        name_turn(3)
         logging.getLogger("farm.tests").warning("first\nsecond\n    third", extra={"node": "a"})
-        files.name_episode("", "")
+        name_episode("", "")
     (found,) = read_logs(tmp_path, LogQuery()).lines
     assert (found.level, found.node, found.run, found.rollout) == ("WARNING", "a", "r1", "r1-g000002-001")
     assert (found.group, found.turn, found.file) == ("r1-g000002", "3", "node-a")

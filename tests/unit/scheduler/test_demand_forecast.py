@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from farm.core.agent import Agent
 from farm.scheduler.messages import Command, Load, PrewarmSandboxes, RunCancelled, RunPaused, RunSubmitted
-from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.settings import SchedulerSettings
 from tests.support.farm.scheduler_driver import Driver, starts
 from tests.support.farm.scheduler_values import beat, run_spec, solved, task
 

@@ -19,8 +19,8 @@ from farm.scheduler.messages import (
     Tick,
 )
 from farm.scheduler.metrics import FarmMetrics, FarmSnapshot
-from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.service import SchedulerService
+from farm.scheduler.settings import SchedulerSettings
 from farm.scheduler.state_machine import Scheduler
 from farm.store import Store
 from tests.support.farm.scheduler_values import beat, failed, run_spec

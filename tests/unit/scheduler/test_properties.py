@@ -38,7 +38,8 @@ from farm.scheduler.messages import (
     StopEpisode,
     Tick,
 )
-from farm.scheduler.nodes import RunningEpisode, SchedulerSettings
+from farm.scheduler.nodes import RunningEpisode
+from farm.scheduler.settings import SchedulerSettings
 from farm.scheduler.state_machine import Scheduler
 from tests.support.farm.scheduler_values import beat, failed, run_spec, solved, stopped, task, tree_ended
 

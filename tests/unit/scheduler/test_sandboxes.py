@@ -13,7 +13,7 @@ from farm.scheduler.messages import (
     SandboxRequested,
     StartEpisode,
 )
-from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.settings import SchedulerSettings
 from farm.scheduler.state_machine import Scheduler
 from tests.support.farm.scheduler_values import beat, run_spec, solved, task
 

@@ -19,7 +19,7 @@ from farm.scheduler.messages import (
     StopEpisode,
     Tick,
 )
-from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.settings import SchedulerSettings
 from tests.support.farm.scheduler_driver import Driver, starts
 from tests.support.farm.scheduler_values import beat, failed, run_spec, solved, stopped, task
 

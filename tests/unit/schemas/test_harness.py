@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.core.harness import DEFAULT_HARNESS, DEFAULT_QUERY, Harness, SummarySettings, Thinking
+from farm.core.harness import DEFAULT_HARNESS, Harness, Thinking
 from farm.core.rollout import Split
 from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
+from farm.core.summaries import DEFAULT_QUERY, SummarySettings
 from farm.scheduler.messages import RunSubmitted
 from farm.scheduler.runs.run_progress import RunProgress
 from farm.schemas.harness import BadHarness, harness_digest, harness_settings, parse_harness

@@ -6,19 +6,13 @@ to remove it takes less than 0.1 ms each, and a copy (a snapshot) shares all blo
 without limits, and with the cost of copies and removals in proportion to their size.
 """
 
-import errno
-import os
-import subprocess
 from pathlib import Path
 from typing import Protocol
 
 from sandboxes.errors import DiskFull, RuntimeUnavailable
-from sandboxes.linux.remove_tree import remove_tree
-from sandboxes.runtimes.oci.storage import mounts
-from sandboxes.runtimes.oci.storage.btrfs_disk import QuotaDisk
+from sandboxes.runtimes.oci.storage.plain_disk import PlainDisk
+from sandboxes.runtimes.oci.storage.quota_disk import QuotaDisk
 
-COPY_S = 120.0
-"""Time-out of a copy that may copy every byte."""
 SCARCE_MIB = 256
 
 
@@ -103,55 +97,3 @@ def _scarcity_warning(share_mib: int, disk_shares: int, home: Path) -> str:
     return (
         f"each of {disk_shares} sandboxes can write only {share_mib} MiB; free disk space in {home}, or use fewer slots"
     )
-
-
-class PlainDisk:
-    """A ``SandboxDisk`` without limits, for machines without btrfs."""
-
-    bounded = False
-
-    def __init__(self, path: Path) -> None:
-        path.mkdir(mode=0o755, exist_ok=True)
-        self.path = path
-
-    def clone_mount(self) -> int:
-        return mounts.clone(self.path)
-
-    def names(self) -> set[str]:
-        return set(os.listdir(self.path))
-
-    def make(self, name: str, limit_mib: int) -> None:
-        (self.path / name).mkdir(mode=0o755)
-
-    def copy(self, source: str, name: str, limit_mib: int) -> None:
-        command = ["cp", "-a", "--reflink=auto", str(self.path / source), str(self.path / name)]
-        try:
-            copied = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COPY_S)
-        except subprocess.TimeoutExpired:
-            raise OSError(errno.ETIMEDOUT, f"copy of {source} took more than {COPY_S:g} s") from None
-        if copied.returncode != 0:
-            raise OSError(errno.EIO, f"copy of {source} failed: {copied.stderr.strip()[-200:]}")
-
-    def remove(self, name: str) -> None:
-        remove_tree(self.path / name)
-
-    def dirty_mib(self, name: str) -> int:
-        return 0
-
-    def flush(self, name: str) -> None:
-        pass
-
-    def should_reclaim(self) -> bool:
-        return False
-
-    def needs_reclaim(self) -> bool:
-        return False
-
-    def reclaim(self) -> None:
-        pass
-
-    def failure(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        pass

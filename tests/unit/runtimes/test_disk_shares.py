@@ -5,20 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.errors import DiskFull
-from sandboxes.runtimes.oci.storage.disk_quota import BEYOND_MIB, DiskQuota
+from sandboxes.runtimes.oci.storage.disk_shares import BEYOND_MIB, DiskShares
 
 MEMORY_AMPLE = {"backed": 10**6, "free": 10**6}
 
 
 def test_grant_is_limited_by_share() -> None:
-    room = DiskQuota(1000, 4)
+    room = DiskShares(1000, 4)
     assert room.share == 200
     assert room.grant("modest", 50, **MEMORY_AMPLE) == 50
     assert [room.grant(name, 10_240, **MEMORY_AMPLE) for name in "abc"] == [200, 200, 200]
 
 
 def test_sandboxes_beyond_shares_get_small_grants() -> None:
-    room = DiskQuota(1000, 2)
+    room = DiskShares(1000, 2)
     assert [room.grant(name, 10_240, **MEMORY_AMPLE) for name in "ab"] == [400, 400]
     assert room.grant("c", 10_240, **MEMORY_AMPLE) == BEYOND_MIB
     with pytest.raises(DiskFull):
@@ -26,13 +26,13 @@ def test_sandboxes_beyond_shares_get_small_grants() -> None:
 
 
 def test_grants_are_limited_by_host_disk() -> None:
-    room = DiskQuota(1000, 2)
+    room = DiskShares(1000, 2)
     assert room.grant("a", 10_240, backed=500, free=500) == 400
     assert room.grant("b", 10_240, backed=500, free=500) == 100
 
 
 def test_removed_data_is_granted_after_reclaim() -> None:
-    room = DiskQuota(1000, 2)
+    room = DiskShares(1000, 2)
     for name in "ab":
         room.grant(name, 10_240, **MEMORY_AMPLE)
     room.release("a", 300)
@@ -73,7 +73,7 @@ STEP = st.tuples(st.sampled_from(("grant", "hold", "release", "came back")), NAM
 
 @given(st.lists(STEP, max_size=40))
 def test_grants_add_up_in_any_order(steps: list[tuple[str, str, int, int, int]]) -> None:
-    room = DiskQuota(500, 4)
+    room = DiskShares(500, 4)
     grants = Grants(400, room.share)
     for kind, name, mib, backed, free in steps:
         if kind == "grant":

@@ -6,8 +6,8 @@ from dataclasses import replace
 from farm.core.rollout import Rollout
 from farm.core.run import EpisodeAssignment, EpisodeReport
 from farm.episode import Delivered, Policy, episode_report, failed_rollout
-from farm.node.assigned_episode import AssignedEpisode
-from farm.node.publisher import RolloutPublisher
+from farm.node.episodes.assigned_episode import AssignedEpisode
+from farm.node.episodes.publisher import RolloutPublisher
 from farm.policy import PolicyRoutes, make_policy
 from farm.tasks import TaskBundle
 

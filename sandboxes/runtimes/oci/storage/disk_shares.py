@@ -16,7 +16,7 @@ BEYOND_MIB = 64
 """Grant of a sandbox beyond the number of shares."""
 
 
-class DiskQuota:
+class DiskShares:
     """Grants of one disk, in MiB. Thread-safe."""
 
     def __init__(self, size_mib: int, disk_shares: int) -> None:

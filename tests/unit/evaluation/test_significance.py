@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.evaluation.resampling import MOST_EXACT, bootstrap_interval, holm, permutation_test
+from farm.evaluation.significance import MOST_EXACT, bootstrap_interval, holm, permutation_test
 
 DIFFERENCES = st.lists(st.floats(-1, 1), min_size=1, max_size=8)
 

@@ -7,7 +7,7 @@ import pytest
 from farm.core.rollout import Failure, Origin, Rollout
 from farm.episode.result import EpisodeResult
 from farm.episode.rollout_builder import build_rollout
-from farm.node.publisher import RolloutPublisher
+from farm.node.episodes.publisher import RolloutPublisher
 from tests.support.farm.episode_values import order
 
 

@@ -19,13 +19,13 @@ from farm.episode import (
     run_episode,
 )
 from farm.logs import name_episode
-from farm.node.assigned_episode import AssignedEpisode
+from farm.node.episodes.assigned_episode import AssignedEpisode
+from farm.node.episodes.publisher import RolloutPublisher
+from farm.node.episodes.tree_host import NodeTreeHost, OnReport
 from farm.node.image_cache import ImageCache
 from farm.node.prewarm import SandboxPrewarmer
-from farm.node.publisher import RolloutPublisher
 from farm.node.recovery import remove_sandboxes
 from farm.node.task_cache import TaskCache
-from farm.node.tree_host import NodeTreeHost, OnReport
 from farm.policy import PolicyRoutes, make_policy
 from farm.tasks import TaskBundle
 from sandboxes import ImageError

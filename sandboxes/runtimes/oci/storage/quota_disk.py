@@ -15,7 +15,7 @@ from sandboxes.errors import DiskFull, RuntimeUnavailable
 from sandboxes.interface import MIB
 from sandboxes.linux.small_files import read_small_file
 from sandboxes.runtimes.oci.storage import mounts
-from sandboxes.runtimes.oci.storage.disk_quota import DiskQuota
+from sandboxes.runtimes.oci.storage.disk_shares import DiskShares
 from sandboxes.runtimes.oci.storage.loop_device import attached, device_of
 
 IMAGE = "disk.img"
@@ -91,7 +91,7 @@ class QuotaDisk:
         self._reclaimed_at = 0.0
         self._subvolumes: dict[str, int] = {}
         size = os.statvfs(self._root)
-        self._quota = DiskQuota(size.f_blocks * size.f_frsize // MIB, disk_shares)
+        self._quota = DiskShares(size.f_blocks * size.f_frsize // MIB, disk_shares)
         for name in set(os.listdir(self.path)) - self.names():
             self._destroy(name)
         for name in self.names():  # sandboxes that outlived their owner

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from farm.episode import JournalDirectory
 from farm.episode.story import LiveText, TellingOrder, TextPlace, read_live, tell, text_at
 from farm.episode.story.live import LiveTurns
-from farm.node.assigned_episode import AssignedEpisode
+from farm.node.episodes.assigned_episode import AssignedEpisode
 from farm.schemas.story import Phase, RunningEpisodeAnswer, StoryWindow
 
 

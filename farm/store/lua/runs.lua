@@ -1,0 +1,33 @@
+-- Runs: made, and their state.
+
+-- spec, requested (1 or ""), policy or "", max_staleness or "", feedback (1 or 0), in_turn (1 or 0), eval (1 or 0)
+-- -> 1 new, 0 the same run is there already, -1 another run has this id
+function commands.create_run(spec, requested, policy, max_staleness, feedback, in_turn, eval)
+  local known = redis.call("HGET", key("run"), "spec")
+  if known then return known == spec and 0 or -1 end
+  redis.call("HSET", key("run"), "spec", spec, "state", "running", "reason", "", "created_ms", now_ms())
+  if requested ~= "" then redis.call("HSET", key("run"), "requested", 1) end
+  if policy ~= "" then redis.call("HSET", key("run"), "policy", policy) end
+  if max_staleness ~= "" then redis.call("HSET", key("run"), "max_staleness", max_staleness) end
+  if in_turn == "1" then redis.call("HSET", key("run"), "in_turn", 1) end
+  if feedback == "1" then redis.call("HSET", key("run"), "feedback", 1) end
+  if eval == "1" then redis.call("HSET", key("run"), "eval", 1) end
+  redis.call("XGROUP", "CREATE", key("stream"), LEARNERS, "0", "MKSTREAM")
+  return 1
+end
+
+-- state, reason -> 1 done, 0 the run has ended otherwise, -1 no such run
+function commands.set_state(state, reason)
+  local current = redis.call("HGET", key("run"), "state")
+  if not current then return -1 end
+  if current == state then return 1 end
+  if ended(current) then return 0 end
+  redis.call("HSET", key("run"), "state", state, "reason", reason)
+  if ended(state) then
+    redis.call("HSET", key("run"), "ended_ms", now_ms())
+    deliver_early(true)
+  end
+  wake()
+  return 1
+end
+
