@@ -1,7 +1,7 @@
 """End sandboxes that hold too much memory which no cgroup counts, before the machine runs out of it.
 
 Each second the loop reads the kernel's own memory and the number of file locks, in 0.2 ms. If one has grown much, and
-otherwise twice a minute, ``measure.survey`` measures each sandbox in a thread, in 0.3 ms of CPU time each. A sandbox is
+otherwise twice a minute, ``measure.survey`` measures each sandbox in a thread, in 0.4 ms of CPU time each. A sandbox is
 ended only for what it holds itself, so no sandbox can cause the end of another.
 
 Figures that are estimated or assumed (see ``UncountedMemory.certain``) count only if they are too high in three
